@@ -17,8 +17,8 @@ namespace {
 enum Field : int { kKey, kValue, kOrdinal };
 PyTypeObject* record_type;  // owned by the module
 
-// The bytes that a batch exports to the view that this thread is making.  The garbage collector may run
-// meanwhile, and with it other threads, and finalizers that make views of other batches.
+// The bytes that a batch exports to the view that this thread is making.  While a view is made, the garbage
+// collector may run.  It may run finalizers that make views of other batches, and other threads may run, too.
 struct Lent {
   PyObject* batch = nullptr;
   MDB_val bytes{0, nullptr};

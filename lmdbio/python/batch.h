@@ -1,4 +1,4 @@
-// Batches of lmdbio.h as Python's class Batch, and the forms of their bytes.
+// Python's class Batch for batches of lmdbio.h, and the forms of their bytes.
 #pragma once
 
 #include <lmdbio/lmdbio.h>
@@ -19,18 +19,18 @@ using OwnedBatch = std::unique_ptr<const lmdbio_batch, ReleaseBatch>;
 enum class BytesAs : unsigned char {
   view,   ///< memoryviews of buffers of the library
   bytes,  ///< bytes objects
-  mapped  ///< memoryviews, from streams of the file's mapping where records are in the page cache
+  mapped  ///< memoryviews; in streams, of the file's mapping if records are in the page cache
 };
-/// Converts the argument `bytes_as`.  Raises ValueError if it is none of the three names.
+/// Converts the argument `bytes_as`.  Raises ValueError if it is not one of the three names.
 BytesAs bytes_as_of(const pybind11::object& given);
 
-/// Records.  The views that a batch makes keep its Python object alive; the batch keeps no view.
+/// A batch of records.  The views that a batch makes keep its Python object alive.  The batch keeps no
+/// reference to its views.
 class Batch {
  public:
   using PythonClass = void;  ///< see made.h
-  /// Takes over a batch of the library.  With BytesAs::bytes, copies the records to bytes objects at once,
-  /// and releases the library's batch.  `keep` is an object that the views need besides the library's batch;
-  /// may be null.
+  /// Takes ownership of a batch of the library.  With BytesAs::bytes, copies the records to bytes objects at
+  /// once, and releases the library's batch.  `keep`: another object that the views need; may be null.
   Batch(OwnedBatch batch, BytesAs as, std::shared_ptr<const void> keep = nullptr);
 
   std::size_t size() const noexcept { return count_; }
@@ -43,7 +43,7 @@ class Batch {
   pybind11::object field(pybind11::handle self, std::size_t i, int which) const;
   pybind11::list records(pybind11::handle self) const;
   pybind11::list column(pybind11::handle self, int which) const;
-  /// Returns all values as bytes objects; None for keys that do not exist.
+  /// Returns all values as bytes objects, with None for keys that do not exist.
   pybind11::list copied_values() const;
 
  private:
@@ -51,7 +51,7 @@ class Batch {
   std::uint64_t epoch_, position_;
   std::size_t padding_;
   std::shared_ptr<const void> keep_;
-  OwnedBatch batch_;  ///< null: all records are in copied_
+  OwnedBatch batch_;  ///< null if all records are in copied_
   pybind11::list copied_;
 };
 

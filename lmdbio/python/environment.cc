@@ -12,7 +12,7 @@ namespace lmdbio::python {
 
 namespace {
 
-/// The number of named databases that one environment may have open.
+/// Maximum number of named databases that one environment has open.
 constexpr MDB_dbi kDatabases = 128;
 
 struct File {
@@ -21,8 +21,8 @@ struct File {
   auto operator<=>(const File&) const = default;
 };
 
-/// The open environments of one process.  A forked child makes its own table, because another thread of the
-/// parent may hold the mutex.
+/// The table of the open environments of one process.  A forked child makes its own table, because another
+/// thread of the parent may have held the mutex at the fork.
 struct Opened {
   const pid_t process = ::getpid();
   std::recursive_mutex mutex;  ///< also held while an environment is closed
@@ -39,8 +39,9 @@ Opened& opened() {
   return *now;
 }
 
-/// Returns the path and the flags for mdb_env_open.  As in lmdbio_reader_open, the data file of a directory
-/// is replaced by this directory: with another lock file, a writer would not see the reader.
+/// Returns the path and the flags for mdb_env_open.  Like lmdbio_reader_open, replaces the path of a
+/// directory's data file by that of the directory.  Otherwise the reader would use another lock file, and
+/// writers would not see the reader.
 std::pair<std::string, unsigned> place_of(const std::string& path) {
   struct stat st {};
   if (::stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return {path, 0};
@@ -64,7 +65,7 @@ Environment::Environment(MDB_env* env, std::string path, bool locked)
 
 Environment::~Environment() {
   if (!ours()) return;
-  const std::lock_guard guard(opened().mutex);  // a thread that opens the file again waits
+  const std::lock_guard guard(opened().mutex);  // a thread that opens the file again must wait
   mdb_env_close(env_);
 }
 
@@ -112,7 +113,7 @@ int Environment::open(const std::string& path, bool lock, std::shared_ptr<Enviro
   return 0;
 }
 
-// Other transactions can use a database handle only after the transaction that opened it has been committed.
+// A transaction must be committed before other transactions can use the database handles that it has opened.
 // Only one transaction at a time may open handles.
 int Environment::database(const char* name, MDB_dbi& out, std::string& why) {
   const std::lock_guard guard(mutex_);

@@ -1,4 +1,5 @@
-// LMDB environments, which the readers of a process share: LMDB allows only one open environment per file.
+// LMDB environments.  The readers of a process share them, because LMDB allows only one open environment per
+// file.
 #pragma once
 
 #include <lmdb.h>
@@ -10,13 +11,13 @@
 
 namespace lmdbio::python {
 
-/// An environment that is open read-only.  Any thread.  Callers release the GIL around calls that may wait.
+/// A read-only environment.  Any thread.  Callers must release the GIL during calls that may wait.
 class Environment {
  public:
-  /// Returns the environment that this process has open for the file, or opens one.  `path` is that of
-  /// lmdbio_reader_open.  With `lock` false, a new environment is opened with MDB_NOLOCK.  With `lock` true,
-  /// returns EINVAL if the environment is open without locks.  Returns 0, or an errno or MDB_ code with the
-  /// reason in `why`.
+  /// Sets `out` to the environment that this process has open for the file, or opens a new one.  `path`: as
+  /// for lmdbio_reader_open.  If `lock` is false, opens a new environment with MDB_NOLOCK.  If `lock` is
+  /// true, returns EINVAL if the environment is open without locks.  Returns 0, or an errno or MDB_ code with
+  /// the reason in `why`.
   static int open(const std::string& path, bool lock, std::shared_ptr<Environment>& out, std::string& why);
   Environment(const Environment&) = delete;
   Environment& operator=(const Environment&) = delete;
@@ -24,9 +25,9 @@ class Environment {
 
   const std::string& path() const noexcept { return path_; }
   MDB_env* handle() const noexcept { return env_; }
-  /// Opens a named database, or the main one if `name` is null, as of the newest commit.  Returns as open().
+  /// Opens a named database of the newest snapshot, or the main one if `name` is null.  Returns as open().
   int database(const char* name, MDB_dbi& out, std::string& why);
-  /// Returns false in a forked child, which cannot use the environment and does not close it.
+  /// Returns false in a forked child.  The child cannot use the environment, and does not close it.
   bool ours() const noexcept;
 
  private:

@@ -10,7 +10,7 @@ namespace lmdbio::python {
 
 namespace {
 
-// The module owns them, and is never unloaded.
+// The module owns these objects, and is never unloaded.
 PyObject *error, *corrupted, *cancelled;
 
 PyObject* add(py::module_& module, const char* name, PyObject* base, const char* doc) {
@@ -21,7 +21,7 @@ PyObject* add(py::module_& module, const char* name, PyObject* base, const char*
   return made;
 }
 
-/// Converts a text with file names, which need not be UTF-8.
+/// Converts a text.  It may contain file names that are not valid UTF-8.
 py::object message(const std::string& text) {
   PyObject* const made = PyUnicode_DecodeFSDefaultAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
   if (made == nullptr) throw py::error_already_set();

@@ -1,4 +1,4 @@
-// The module's functions that need no reader.
+// Functions of the module that need no reader.
 #include <dlfcn.h>
 
 #include <cerrno>
@@ -14,7 +14,7 @@ namespace lmdbio::python {
 
 namespace {
 
-/// Returns elements `first` to `last` - 1 of an epoch's order, as an array of ordinals.
+/// Returns elements `first` to `last` - 1 of an epoch's permutation, as an array of ordinals.
 Ordinals shuffled(std::uint64_t seed, std::uint64_t epoch, std::uint64_t count, std::uint64_t first,
                   std::uint64_t last) {
   if (first > last || last > count) raise_as(PyExc_ValueError, "first and last must be in 0 .. count");
@@ -24,7 +24,7 @@ Ordinals shuffled(std::uint64_t seed, std::uint64_t epoch, std::uint64_t count, 
   return all;
 }
 
-/// Returns the path of a module that contains an LMDB that LMDBIO does not serve, or "".
+/// Returns the path of a module whose own LMDB is not served by LMDBIO, or "" if there is none.
 std::string unreached() {
   char path[4096];
   return lmdbio_unreached(path, sizeof path) != 0 ? path : "";
@@ -54,7 +54,7 @@ bool prefetch(const py::object& txn, const py::iterable& keys, const std::option
   if (database)
     if (const int rc = mdb_dbi_open(found, database->c_str(), 0, &dbi); rc != 0)
       raise(rc, "database " + *database + ": " + mdb_strerror(rc));
-  // The GIL stays held: otherwise another thread could end the transaction.
+  // Keep the GIL, so that no other thread can end the transaction.
   const int rc = lmdbio_prefetch(found, dbi, wanted.values().data(), wanted.values().size());
   if (rc != 0) raise_last(rc);
   return true;

@@ -48,7 +48,7 @@ void KeyIterator::fill() {
   given_ = 0;
   while (rc_ == 0 && ends_.size() < kPiece) {
     MDB_val key{}, value{};
-    // Without a value argument, no values are read.  LMDB visits duplicates only with a value argument.
+    // Without a value argument, LMDB reads no values.  It visits duplicates only with a value argument.
     rc_ = mdb_cursor_get(cursor_, &key, duplicates_ ? &value : nullptr, MDB_NEXT);
     if (rc_ != 0) break;
     bytes_.append(static_cast<const char*>(key.mv_data), key.mv_size);

@@ -11,7 +11,7 @@
 
 namespace lmdbio::python {
 
-/// Reads the keys of the reader's snapshot with a cursor, some hundred at a time.
+/// Reads the keys of the reader's snapshot with a cursor, some hundreds at a time.
 class KeyIterator {
  public:
   using PythonClass = void;  ///< see made.h
@@ -30,7 +30,7 @@ class KeyIterator {
   MDB_cursor* cursor_ = nullptr;
   std::string bytes_;              ///< the keys that were read
   std::vector<std::size_t> ends_;  ///< the end of each key in bytes_
-  std::size_t given_ = 0;          ///< number of these keys that were returned
+  std::size_t given_ = 0;          ///< number of keys in ends_ that next() has returned
   int rc_ = 0;  ///< MDB_NOTFOUND or an error, which next() reports after the keys that were read
   bool duplicates_ = false;
   bool busy_ = false;  ///< guarded by the GIL

@@ -7,8 +7,9 @@
 
 namespace {
 
-/// Returns false and sets ImportError in a subinterpreter.  pybind11's state belongs to the process, and
-/// keeps pointers to the interpreter in which it was initialized first, which may end before the main one.
+/// Returns false and sets ImportError in a subinterpreter.  All interpreters of a process share pybind11's
+/// state.  The state keeps pointers to the interpreter that has initialized it.  A subinterpreter may end
+/// before the main interpreter, and the pointers would then be invalid.
 bool check_interpreter() noexcept {
   if (PyInterpreterState_Get() == PyInterpreterState_Main()) return true;
   PyErr_SetString(PyExc_ImportError, "lmdbio cannot be used in a subinterpreter");
@@ -22,7 +23,8 @@ PyObject* check_again(PyObject*, PyObject*) noexcept {
 
 }  // namespace
 
-// pybind11's init function would initialize pybind11 first.  Ours, below, checks the interpreter before that.
+// The init function of pybind11 initializes pybind11 first.  The function below checks the interpreter before
+// that.
 #define PyInit__lmdbio init_by_pybind11
 PYBIND11_MODULE(_lmdbio, module) {
   module.attr("__version__") = lmdbio_version();
@@ -30,9 +32,9 @@ PYBIND11_MODULE(_lmdbio, module) {
   lmdbio::python::add_batch(module);
   lmdbio::python::add_reader(module);
   lmdbio::python::add_functions(module);
-  // A subinterpreter gets a copy of a module that the main interpreter has imported, without a call of its
-  // init function.  So the package calls this function.  It is not made by pybind11, which takes the main
-  // interpreter's lock for exceptions.
+  // If the main interpreter has imported this module, a subinterpreter gets a copy without a call of the init
+  // function.  The package therefore calls this function.  pybind11 does not make it, because pybind11 takes
+  // the main interpreter's lock for exceptions.
   static PyMethodDef check{"_check_interpreter", check_again, METH_NOARGS,
                            "Raises ImportError in a subinterpreter."};
   PyObject* const function = PyCFunction_New(&check, nullptr);

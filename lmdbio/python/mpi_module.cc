@@ -14,11 +14,11 @@ namespace py = pybind11;
 
 namespace {
 
-/// The state for the ranks of a communicator: lmdbio_mpi.
+/// The state for the ranks of a communicator (lmdbio_mpi).
 class Ranks {
  public:
   using PythonClass = void;  ///< see made.h
-  /// `comm` is the address of an MPI_Comm, which mpi4py's _addressof returns.  `timeout` is in seconds.
+  /// `comm`: the address of an MPI_Comm, as mpi4py's _addressof returns it.  `timeout`: in seconds.
   Ranks(std::uintptr_t comm, unsigned readers_per_node, unsigned timeout) {
     lmdbio_mpi_options options{};
     options.size = sizeof options;
@@ -29,7 +29,8 @@ class Ranks {
   }
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
-  // MPI_Finalize ends the state, because the garbage collector runs at different times on the ranks.
+  // MPI_Finalize ends the state.  The destructor cannot, because the garbage collector runs at different
+  // times on the ranks.
   ~Ranks() = default;
 
   /// Returns the error code and text of lmdbio_mpi_init.

@@ -77,7 +77,7 @@ class Reader {
     handle_->path = path;
   }
 
-  /// Takes over a reader that another module has opened.
+  /// Takes ownership of a reader that another module has opened.
   Reader(const std::string& path, const std::optional<std::string>& database, std::uintptr_t reader,
          py::object keep)
       : path_(path),
@@ -130,7 +130,7 @@ class Reader {
     return read_keys(py::make_tuple(key), as).attr("__getitem__")(0);
   }
 
-  /// Does not read the value.
+  /// Returns whether the key exists.  Does not read its value.
   bool contains(const py::bytes& key) const {
     const std::shared_ptr<Handle> h = open();
     const MDB_val wanted{static_cast<std::size_t>(PyBytes_GET_SIZE(key.ptr())), PyBytes_AS_STRING(key.ptr())};
@@ -220,11 +220,11 @@ class Reader {
 
   const std::string path_;
   const std::optional<std::string> database_;
-  std::shared_ptr<Handle> handle_;  ///< null: closed
+  std::shared_ptr<Handle> handle_;  ///< null if the reader is closed
 };
 
-/// Makes a Reader.  `handle` is None, or the address of a reader that another module has opened, which is
-/// then taken over.
+/// Makes a Reader.  `handle`: None, or the address of a reader that another module has opened.  The Reader
+/// takes ownership of it.
 std::unique_ptr<Reader> make_reader(const py::object& path, const std::optional<std::string>& database,
                                     const py::object& memory, bool lock, bool index_file,
                                     const py::object& handle, const py::object& keep) {
@@ -244,8 +244,8 @@ std::unique_ptr<Reader> make_reader(const py::object& path, const std::optional<
 
 /// Converts whole numbers to an array of the library's type.
 Ordinals ordinals_of(const py::object& given) {
-  // Initialized under the GIL: the guard of a static with an initializer could wait for a thread that waits
-  // for the GIL.
+  // The GIL protects this initialization.  A static variable with an initializer has a guard, which could
+  // wait for a thread that waits for the GIL.
   static PyObject* convert = nullptr;
   if (convert == nullptr)
     convert = py::object(py::module_::import("lmdbio._order").attr("ordinals_of")).release().ptr();
@@ -281,8 +281,8 @@ void add_reader(py::module_& module) {
           "path",
           [](const Reader& r) { return py::module_::import("os").attr("fsdecode")(py::bytes(r.path())); })
       .def_property_readonly("database", &Reader::database)
-      // `closed`, close() and repr() also work for an object whose __init__ failed: programs use them to
-      // clean up, and debuggers to show the object.
+      // `closed`, close() and repr() also work for an object whose __init__ has failed.  Programs use them to
+      // clean up, and debuggers use them to show the object.
       .def_property_readonly(
           "closed",
           [](const py::object& self) { return !is_made(self) || self.cast<const Reader&>().closed(); })

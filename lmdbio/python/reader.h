@@ -1,4 +1,4 @@
-// Readers of lmdbio.h as Python's class Reader.
+// Python's class Reader for readers of lmdbio.h.
 #pragma once
 
 #include <lmdbio/lmdbio.h>
@@ -17,15 +17,16 @@ namespace lmdbio::python {
 
 using Ordinals = pybind11::array_t<std::uint64_t, pybind11::array::c_style>;
 
-/// Owns a reader of the library and the objects that it needs.  Calls and streams that use it keep it open.
+/// Owns a reader of the library, and the objects that the reader needs.  Calls and streams that use the
+/// reader keep it open.
 class Handle {
  public:
-  /// `snapshot` is the transaction that the reader was attached to, or null.  `keep` is any object that must
-  /// live as long as the reader.
+  /// `snapshot`: the transaction to which the reader was attached, or null.  `keep`: any object that must
+  /// exist as long as the reader.
   Handle(lmdbio_reader* reader, std::unique_ptr<Snapshot> snapshot, pybind11::object keep);
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
-  /// Closes the reader.  The caller holds the GIL, which is released during the wait.
+  /// Closes the reader.  The caller holds the GIL, and the destructor releases it while it waits.
   ~Handle();
 
   lmdbio_reader* reader() const noexcept { return reader_; }

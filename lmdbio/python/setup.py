@@ -27,9 +27,9 @@ def build(folder):
 
 
 class CMakeBuild(build_ext):
-    """The extension modules, and beside them what they need: the libraries and the command.
+    """Builds the extension modules, and puts the libraries and the command beside them.
 
-    LMDBIO_BUILD_DIR: takes them from this build directory, where they are built already.
+    If LMDBIO_BUILD_DIR is set, takes all files from this build directory, where they must have been built before.
     """
 
     def run(self):
@@ -45,7 +45,7 @@ class CMakeBuild(build_ext):
                     shutil.copy2(file, package / folder)
 
 
-# Nothing is written beside the sources.
+# Do not write files beside the sources.
 with tempfile.TemporaryDirectory(prefix="lmdbio-") as scratch:
     setup(version=version(), ext_modules=[Extension("lmdbio._lmdbio", [])], cmdclass={"build_ext": CMakeBuild},
           options={"build": {"build_base": scratch}, "egg_info": {"egg_base": scratch}})

@@ -39,7 +39,7 @@ Stream::Stream(std::shared_ptr<Handle> reader, const py::object& order, BytesAs 
   const py::object end_epoch = order.attr("end_epoch");
   o.end_epoch = end_epoch.is_none() ? LMDBIO_ENDLESS : end_epoch.cast<std::uint64_t>();
   o.across_epochs = order.attr("across_epochs").cast<bool>();
-  o.zero_copy = as != BytesAs::view ? 1 : 0;  // Batch copies the bytes for bytes objects itself
+  o.zero_copy = as != BytesAs::view ? 1 : 0;  // for bytes objects, Batch copies the bytes itself
   Ordinals list;
   std::optional<Keys> keys;
   if (o.kind == LMDBIO_ORDER_LIST) {

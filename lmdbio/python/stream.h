@@ -1,4 +1,4 @@
-// Streams of lmdbio.h as Python's class Stream.
+// Python's class Stream for streams of lmdbio.h.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -38,11 +38,12 @@ class Stream {
 
   /// Returns the next Batch.  Raises StopIteration at the end.
   pybind11::object next();
-  /// Returns the epoch and position of the next batch, also after close().
+  /// Returns the epoch and position of the next batch, even after close().
   std::pair<std::uint64_t, std::uint64_t> position() const;
-  /// Makes a waiting next() and all later ones raise CancelledError.  Any thread.
+  /// Makes a waiting next() and all later calls raise CancelledError.  Any thread.
   void cancel();
-  /// Closes the stream.  If another thread is in next(), cancels it, and that thread closes the stream.
+  /// Closes the stream.  If another thread is in next(), cancels that call, and the other thread closes the
+  /// stream.
   void close();
 
  private:
@@ -50,11 +51,11 @@ class Stream {
 
   std::shared_ptr<Handle> reader_;
   const BytesAs as_;
-  lmdbio_stream* stream_ = nullptr;  ///< null: closed
+  lmdbio_stream* stream_ = nullptr;  ///< null if the stream is closed
   // Guarded by the GIL.
   std::pair<std::uint64_t, std::uint64_t> position_{};
   bool busy_ = false;     ///< a thread is in next()
-  bool closing_ = false;  ///< this thread is to close the stream
+  bool closing_ = false;  ///< the thread in next() must close the stream
 };
 
 void add_stream(pybind11::module_& module);

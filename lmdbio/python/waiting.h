@@ -1,8 +1,8 @@
-// Calls that may wait release the GIL, and let Python's signal handlers run meanwhile.
+// Releases the GIL during calls that may wait, and runs Python's signal handlers meanwhile.
 //
-// When the interpreter ends, Python up to 3.13 unwinds each daemon thread that asks for the GIL.  C++ code
-// does not survive that: neither the library's functions, which are noexcept, nor pybind11's destructors,
-// which need the GIL.  So such a thread waits here for the end of the process.
+// When the interpreter ends, Python up to 3.13 unwinds the stack of each daemon thread that requests the GIL.
+// C++ code cannot be unwound in this way: the library's functions are noexcept, and pybind11's destructors
+// need the GIL.  The functions below therefore make a daemon thread wait for the end of the process.
 #pragma once
 
 #include <Python.h>
@@ -17,7 +17,8 @@ namespace lmdbio::python {
   for (;;) ::pause();
 }
 
-/// Calls a function that is written in Python.  Returns a new reference; nullptr: an exception is set.
+/// Calls a function that is written in Python.  Returns a new reference, or sets an exception and returns
+/// nullptr.
 inline PyObject* call_python(PyObject* function, PyObject* argument) noexcept {
   try {
     return PyObject_CallOneArg(function, argument);
@@ -26,7 +27,7 @@ inline PyObject* call_python(PyObject* function, PyObject* argument) noexcept {
   }
 }
 
-/// Releases the GIL while it lives.
+/// Releases the GIL while this object exists.
 class WithoutGil {
  public:
   WithoutGil() noexcept : thread_(PyEval_SaveThread()) {}
@@ -47,8 +48,8 @@ class WithoutGil {
   PyThreadState* thread_;
 };
 
-/// Releases the GIL around a call of the library.  If a signal handler raises an exception such as
-/// KeyboardInterrupt, the call ends with ECANCELED, and the exception is set; see raise().
+/// Releases the GIL during a call of the library.  If a signal handler raises an exception such as
+/// KeyboardInterrupt, the call fails with ECANCELED and the exception is set; see raise().
 class Waiting : public WithoutGil {
  public:
   Waiting() noexcept {
@@ -67,7 +68,7 @@ class Waiting : public WithoutGil {
     return w.programs_(w.context_);
   }
 
-  /// The interrupt function that was set before, by a program that embeds Python.
+  /// The earlier interrupt function, which a program that embeds Python may have set.
   lmdbio_interrupt_func* programs_ = nullptr;
   void* context_ = nullptr;
 };

@@ -13,15 +13,15 @@ using records::Position;
 
 namespace {
 
-/// Channels.
+/// Channels of the transport.
 enum : unsigned { kAnswers, kClaims, kStarts };
 
-/// How much longer the other ranks wait than rank 0, which can name the missing ranks.
+/// The other ranks wait longer than rank 0 by this time, because only rank 0 can name the missing ranks.
 constexpr std::int64_t kLongerNs = std::int64_t{10} * 1'000'000'000;
-/// Longest time between two calls of progress() that counts as waiting.
+/// Upper limit for the time between two calls of progress() that counts as waiting.
 constexpr std::int64_t kMostPassedNs = 1'000'000'000;
-/// How many numbers are tried.  If all of them are in use, the last one is given out, and its port cannot be
-/// opened until it is free.
+/// Maximum number of numbers to try.  If all of them are in use, the agreement gets a number in use.  Its
+/// port can then be opened only after it has become free.
 constexpr unsigned kMostNumbers = 1 << 16;
 
 template <std::size_t n>
@@ -103,8 +103,8 @@ void Agreement::hear(const AnswerMessage& message, std::shared_ptr<const std::ve
   answer.starts = std::move(starts);
 }
 
-// Compares the claims of all ranks.  If they do not agree, `code` and `why` name the first rank that
-// differs.
+// Compares the claims of all ranks.  If they differ, sets `code` and `why` to an error that names the first
+// different rank.
 Agreement::Verdict Agreement::judge(const Matched& matched, int& code, std::string& why) const {
   const auto who = [&](std::size_t rank) {
     return "rank " + std::to_string(rank) + " (" + matched.by_rank[rank]->host + ")";
@@ -244,7 +244,7 @@ Status Agreement::take(std::uint32_t rank, const ClaimMessage& message) {
   return {};
 }
 
-// Answers claims for which not all ranks claimed within the time limit.
+// Answers claims that not all ranks have made within the time limit.
 Status Agreement::give_up_late(std::int64_t passed_ns) {
   for (auto at = matched_.begin(); at != matched_.end();) {
     Matched& matched = at->second;
@@ -303,7 +303,8 @@ Status Agreement::send_waiting() {
 
 Status Agreement::progress(std::int64_t now_ns) {
   if (closing_) return {};
-  // Time in which this rank did not call does not count fully: it could not receive claims or answers.
+  // A long time since the last call does not count fully, because this rank could not receive claims or
+  // answers.
   const std::int64_t passed_ns =
       last_ns_ != 0 ? std::clamp<std::int64_t>(now_ns - last_ns_, 0, kMostPassedNs) : 0;
   last_ns_ = now_ns;

@@ -13,13 +13,13 @@ namespace {
 
 __extension__ using Wide = unsigned __int128;
 
-/// Largest window of a windowed shuffle for which rounds consist of whole windows, in rounds of the size
-/// without windows.  Larger windows make the order a scattered one, since a round is in memory as a whole.
+/// If a window of a windowed shuffle is at most this many times a normal round, rounds consist of whole
+/// windows.  With larger windows, the order is a scattered one, because a whole round must fit into memory.
 constexpr std::uint64_t kMostRounds = 4;
-/// Each reader gets at least this many owner blocks in scattered orders, so that all readers read about
-/// equally much.
+/// In scattered orders, each reader gets at least this many owner blocks, so that all readers read about the
+/// same amount.
 constexpr std::uint64_t kLeastOwnerBlocks = 16;
-/// Most elements of an epoch that has rounds.  The limit keeps the numbers of rounds from overflowing.
+/// Maximum number of elements of an epoch that has rounds.  The limit prevents overflows of round numbers.
 constexpr std::uint64_t kMostElements = std::uint64_t{1} << 44;
 
 /// Returns how many consecutive elements of the order a rank uses.
@@ -85,7 +85,6 @@ Result<Assignment> Assignment::make(const Job& job, std::uint64_t records, const
     made.first_epoch_ = std::min(made.first_epoch_, start.epoch);
   }
   made.job_.order.end_epoch = records::end_epoch(o);  // the default depends on `epoch`, which shares change
-  // The program owns the arrays.
   made.job_.order.list = nullptr;
   made.job_.order.keys = nullptr;
   const std::uint64_t elements = made.whole_.elements();
@@ -117,7 +116,7 @@ std::uint64_t Assignment::last_epoch() const noexcept {
 
 std::uint64_t Assignment::next_sent(std::uint64_t round) const noexcept {
   const std::uint64_t epoch = epoch_of(round);
-  std::uint64_t next = UINT64_MAX;  // epoch whose first rounds are sent
+  std::uint64_t next = UINT64_MAX;  // next epoch in which the first rounds are sent
   if (kept_rounds_ == 0) next = epoch;
   for (std::uint32_t rank = 0; rank < job_.ranks && next != epoch; ++rank) {
     const std::uint64_t start = start_of(rank).epoch;
@@ -168,7 +167,8 @@ Range Assignment::part(std::uint64_t round, std::uint32_t part) const noexcept {
   return {cut(part), cut(std::uint64_t{part} + 1)};
 }
 
-// In rounds of ordinals, returns the only part that begins at or before the ordinal and ends after it.
+// Unless the order is scattered, returns the only part that begins at or before the ordinal and ends after
+// it.
 std::uint32_t Assignment::part_of(std::uint64_t round, std::uint64_t ordinal) const noexcept {
   if (is_scattered()) return static_cast<std::uint32_t>(ordinal / owner_block_records_ % job_.readers);
   const Range all = elements(round);
@@ -182,7 +182,7 @@ bool Assignment::is_needed(std::uint32_t rank, const Order& share, Position at) 
   const std::uint64_t last = last_epoch();
   const Position start = start_of(rank);
   if (at.epoch < start.epoch || at.epoch > last) return false;
-  std::uint64_t i, all;  // index and number of records, of the whole stream or of the epoch
+  std::uint64_t i, all;  // index of the record and number of records, in the whole stream or in the epoch
   if (share.across_epochs()) {
     const auto distance = share.distance(start, at);
     if (!distance) return false;
@@ -219,7 +219,7 @@ void Assignment::needs(std::uint64_t round, std::uint32_t part_number, std::vect
     return;
   }
   const Range all = elements(round);
-  if (has_all_records() && records_ / job_.readers < all.size()) {  // fewer records than the round has
+  if (has_all_records() && records_ / job_.readers < all.size()) {  // the blocks have fewer records
     for (std::uint64_t i = 0, blocks = owner_blocks(part_number); i < blocks; ++i) {
       const Range block = owner_block(part_number, i);
       for (std::uint64_t ordinal = block.begin; ordinal < block.end; ++ordinal)

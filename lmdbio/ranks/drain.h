@@ -1,5 +1,5 @@
-// Receives messages whose records are not needed any more, one after another, and drops them, so that their
-// sender can continue.
+// Receives messages whose records are no longer needed, one after another, and drops them.  The sender can
+// then continue.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,10 @@ namespace lmdbio::ranks {
 /// Drains the messages of one reader.  One thread.
 class Drain {
  public:
-  /// Receives the current message, and then the next one if `begins`.  Never waits.  `header_room`: bytes of
-  /// the largest header.  `memory`: for the bytes of the records.  `ended` is increased by 1 for each
-  /// message that has ended.  An error is one of the transport, and final.  May throw bad_alloc.
+  /// Continues to receive the current message.  If there is none and `begins` is true, begins to receive the
+  /// next message.  Never waits.  `header_room`: bytes of the largest header.  `memory`: allocates the bytes
+  /// of the records.  Increases `ended` by 1 when a message has ended.  Errors are final: those of the
+  /// transport, and EPROTO if a header is too short.  May throw bad_alloc.
   Status progress(Transport& transport, std::uint32_t from, bool begins, std::size_t header_room,
                   const std::shared_ptr<PayloadMemory>& memory, std::uint64_t& ended);
   bool idle() const noexcept { return state_ == State::idle; }

@@ -1,7 +1,7 @@
 // Receives one end message from each of many ranks.
 //
-// With a receive for each rank, MPI would test thousands of receives, thousands of times a second, as long
-// as the stream lives.  So at most 16 receives are posted.  Each takes a message from any rank.
+// At most 16 receives are posted, and each of them accepts a message from any rank.  With a receive for each
+// rank, MPI would test thousands of receives thousands of times a second.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace lmdbio::ranks {
 
-/// Receives end messages.  One thread.  Must not move or end while a receive is under way.
+/// Receives end messages.  One thread.  Must not be moved or destroyed while a receive is under way.
 class EndMessageReceiver {
  public:
   /// Expects one message from each of `ranks` ranks.  Nothing else may be received on the channel.
@@ -20,8 +20,8 @@ class EndMessageReceiver {
   EndMessageReceiver(const EndMessageReceiver&) = delete;
   EndMessageReceiver& operator=(const EndMessageReceiver&) = delete;
 
-  /// Calls `take(rank, number)` for each message that has arrived.  `number` is its content, 0 if it is
-  /// empty.  Then begins further receives.  Never waits.  Errors are those of the transport.
+  /// Calls `take(rank, number)` for each message that has arrived.  `number` is the content of the message,
+  /// or 0 if it is empty.  Then begins further receives.  Never waits.  Errors are those of the transport.
   template <class Take>
   Status progress(Transport& transport, Take&& take) {
     for (One& one : under_way_) {

@@ -59,7 +59,7 @@ class FileSource::Read final : public PartRead {
       }
       fetch_->finish(*shared_);
       if (!fetch_->lends())
-        held_ = std::make_shared<records::HeldFetch>(fetch_);  // its bytes may now be in use by others
+        held_ = std::make_shared<records::HeldFetch>(fetch_);  // the program may use its bytes from now on
       finished_ = true;
     }
     std::uint64_t page = 0;

@@ -1,4 +1,4 @@
-// Reads records of a database file by a reader (records/reader.h).
+// Reads records of a database file through a reader (records/reader.h).
 #pragma once
 
 #include <memory>
@@ -10,14 +10,14 @@
 
 namespace lmdbio::ranks {
 
-/// Reads records through a reader.  Bytes that were read outlive the source, together with the reader's
-/// memory.  Reads in flight must not outlive the source.
+/// Reads records through a reader.  Bytes that were read may outlive this object; they keep the reader's
+/// memory.  Reads in flight must not outlive this object.
 class FileSource final : public PartSource {
  public:
-  /// Reads through `reader`, which outlives it.  `most`: limit in bytes up to which records that are read
-  /// together are read with the gaps between them; 0: half of the bytes that a stream may use.  `limit`:
-  /// bytes of all buffers in use together; 0: the reader's limit.  `of_file`: share of the file that the
-  /// readers of this node read in an epoch, 0 to 1.
+  /// `reader` must outlive this object.  `most`: upper limit in bytes for a read that includes the gaps
+  /// between its records; 0: half of the bytes that a stream may use.  `limit`: upper limit in bytes for all
+  /// buffers in use together; 0: the reader's limit.  `of_file`: share of the file that the readers of this
+  /// node read in an epoch, 0 to 1.
   explicit FileSource(records::Reader& reader, std::uint64_t most = 0, std::uint64_t limit = 0,
                       double of_file = 1) noexcept
       : locations_(reader.locations()),

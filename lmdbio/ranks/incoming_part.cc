@@ -19,7 +19,7 @@ std::shared_ptr<IncomingPart> IncomingPart::as_failed() const {
   return failed;
 }
 
-// Checks the header.  Of a wrong message, only the size is used.
+// Checks the header.  If the message is wrong, uses only its size.
 Status IncomingPart::read_header(std::uint64_t round, std::string& why) {
   MessageHeader head{};
   if (header.size() >= sizeof head) head = load<MessageHeader>(header.data());
@@ -46,7 +46,7 @@ Status IncomingPart::read_header(std::uint64_t round, std::string& why) {
   return Status::from_errno(EPROTO);
 }
 
-// Takes the records that this rank has read itself, if they are there.
+// Takes the records that this rank has read itself, if they have been read.
 Status IncomingPart::take_own(std::uint64_t round, IncomingParts& parts, std::string& why) {
   if (state == State::done || !parts.sender->take_own(round, own_records)) return {};
   if (!own_records.copied) {

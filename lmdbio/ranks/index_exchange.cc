@@ -20,10 +20,10 @@ using records::RecordIndex;
 
 namespace {
 
-/// Channels.
+/// Channels of the transport.
 enum : unsigned { kHeaders, kParts, kNode };
 
-/// Code in a header: the rank that sent it has closed its reader before it has built its part.
+/// Code in a header.  The sender has closed its reader before it has built its part.
 constexpr int kLeft = ECANCELED;
 
 template <class T>
@@ -45,7 +45,7 @@ void put(char (&to)[n], const std::string& from) noexcept {
 
 class IndexExchange::Storage {
  public:
-  /// Allocates memory.  Uses shared memory if `share`, and if it is available.
+  /// Allocates memory.  Uses shared memory if `share` is true and shared memory is available.
   Storage(std::size_t bytes, bool share, const std::shared_ptr<records::Memory>& memory) {
     if (share) {
       Result<node::Segment> made = node::Segment::make_unnamed(bytes);
@@ -58,8 +58,7 @@ class IndexExchange::Storage {
     }
     taken_.count(memory, records::MemoryUse::index, bytes);
   }
-  /// Attaches memory of another rank of the node.  bytes() is empty if it cannot be attached, or if its size
-  /// is wrong.
+  /// Attaches memory of another rank of the node.  If this fails, or if the size is wrong, bytes() is empty.
   Storage(int id, std::size_t bytes) noexcept {
     Result<node::Segment> found = node::Segment::open_read_only(id);
     if (found && found.value().size() == bytes) adopt(std::move(found).value());
@@ -103,7 +102,7 @@ class IndexExchange::Storage {
  private:
   void adopt(node::Segment segment) noexcept {
     segment_ = std::move(segment);
-    // A forked child continues to read inherited memory.
+    // A forked child must be able to read inherited memory.
     if (::madvise(segment_.data(), segment_.size(), MADV_DOFORK) != 0) {
       segment_ = {};
       return;
@@ -170,7 +169,7 @@ Status IndexExchange::send_header(IndexWork* work) {
     if (made != nullptr) {
       own_.sizes = records::sizes_of(*made);
     } else {
-      // kLeft means that this rank has left, which is not the case here.
+      // Replace kLeft, which would mean that this rank has left.
       own_.code = st.raw() == kLeft ? EREMOTEIO : st.raw();
       put(own_.why, "rank " + std::to_string(transport_.rank()) + " (" + host_ + "): " + why);
     }
@@ -183,7 +182,7 @@ Status IndexExchange::send_header(IndexWork* work) {
   return {};
 }
 
-// Decides on the outcome, after all headers have arrived.  All leaders decide alike.
+// Determines the outcome, after all headers have arrived.  It is the same on all leaders.
 Status IndexExchange::judge(IndexWork* work) {
   std::uint64_t records = 0, bytes = Storage::table_bytes(parts());
   std::vector<IndexPartSizes> table;
@@ -227,7 +226,7 @@ Status IndexExchange::judge(IndexWork* work) {
   return {};
 }
 
-// Makes the index from `storage_`, which has all parts.
+// Makes the index from the parts in `storage_`.
 Status IndexExchange::read_table() {
   std::vector<RecordIndex> index;
   std::uint64_t records = 0;

@@ -1,10 +1,11 @@
 // Builds the record index of a database on all nodes together.  One rank of each node builds a part.  Each
-// node gets all parts, and its ranks have them once, in shared memory.
+// node gets all parts, and its ranks share one copy in shared memory.
 //
-// Messages.  Each rank that builds a part (a leader) sends a header to all other leaders: the sizes of its
-// part, or an error.  So all leaders come to the same result.  Then they send each other the parts, which
-// are received directly into their final memory.  Each leader then tells the other ranks of its node where
-// the index is.  A rank that cannot attach that memory answers so, and receives a copy.
+// Messages.  A rank that builds a part is a leader.  Each leader sends a header to all other leaders: the
+// sizes of its part, or an error.  All leaders therefore decide on the same outcome.  Then the leaders send
+// each other their parts, and receive them directly into their final memory.  Each leader then sends the
+// number of the shared memory to the other ranks of its node.  A rank that cannot attach this memory reports
+// that, and receives a copy.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +20,21 @@
 
 namespace lmdbio::ranks {
 
-/// Exchanges the parts of one index.  One thread.  The transport outlives it.
+/// Exchanges the parts of one index.  One thread.  The transport must outlive it.
 class IndexExchange {
  public:
   struct Settings {
     std::span<const std::uint32_t> nodes;     ///< number of the node of each rank, from 0
-    std::uint64_t records = 0;                ///< number of records according to the database's record
-    std::string host, name;                   ///< of this rank and of the file, for messages
-    bool share = true;                        ///< share memory with the ranks of the node
+    std::uint64_t records = 0;                ///< number of entries in the database's record
+    std::string host, name;                   ///< names of this rank's host and of the file, for messages
+    bool share = true;                        ///< share memory with the other ranks of the node
     std::shared_ptr<records::Memory> memory;  ///< counts the index; may be null
   };
   /// May throw bad_alloc.
   IndexExchange(const Settings& settings, Transport& transport);
   IndexExchange(const IndexExchange&) = delete;
   IndexExchange& operator=(const IndexExchange&) = delete;
-  /// Requires closed(), unless messages cannot be sent any more.
+  /// Requires closed(), unless messages fail.
   ~IndexExchange();
 
   /// Returns whether this rank builds a part: part `part()` of `parts()`.
@@ -44,24 +45,24 @@ class IndexExchange {
   enum class Outcome : unsigned char {
     pending,
     whole,   ///< take() returns the index
-    alone,   ///< a rank that was to build a part has left: each rank builds the whole index
-    failed,  ///< on all ranks, with the same code() and why()
+    alone,   ///< each rank builds the whole index: a leader has left, or a part is not valid
+    failed,  ///< the build has failed, with the same code() and why() on all ranks
   };
-  /// Sends and receives headers and parts.  Never waits.  `work`: builds this rank's part; needed until
-  /// has_part().  Null: this rank has left.  An error is one of the transport, and final.  May throw
+  /// Sends and receives headers and parts.  Never waits.  `work` builds this rank's part, and is needed until
+  /// has_part().  Null: this rank has left.  Errors are those of the transport, and are final.  May throw
   /// bad_alloc.
   Status progress(IndexWork* work);
   Outcome outcome() const noexcept { return outcome_; }
   int code() const noexcept { return code_; }
   const std::string& why() const noexcept { return why_; }
-  /// Returns whether the work is not needed any more.
+  /// Returns whether the work is no longer needed.
   bool has_part() const noexcept { return !leader_ || written_; }
-  /// Returns whether the work is done and must stay until has_part(), since other ranks expect the part.
+  /// Returns whether the work has ended, but must not be destroyed before has_part(), since other ranks
+  /// expect the part.
   bool needs_work() const noexcept { return leader_ && sent_ && !written_; }
-  /// Returns the parts.  Only once, with Outcome::whole.  `keep` owns their bytes.
+  /// Returns the parts.  Call it once, with Outcome::whole.  Sets `keep` to the owner of their bytes.
   std::vector<records::RecordIndex> take(std::shared_ptr<const void>& keep);
-  /// Returns whether there is an outcome and no message is under way.  Until then, progress() must be
-  /// called.
+  /// Returns whether there is an outcome and no message is under way.  Call progress() until this is true.
   bool closed() const noexcept;
 
  private:
@@ -70,17 +71,17 @@ class IndexExchange {
     std::int32_t code = 0;
     char why[508] = "";
   };
-  /// From a leader to the other ranks of its node.
+  /// A message from a leader to the other ranks of its node.
   struct NodeMessage {
     std::uint64_t bytes = 0;   ///< size of the memory
-    std::int32_t segment = 0;  ///< its number; -1: the bytes are sent
+    std::int32_t segment = 0;  ///< number of the memory; -1 if the bytes are sent
     std::int32_t code = 0;
     std::uint32_t outcome = 0;
     char why[508] = "";
   };
   /// Memory of the index: the number of parts, the sizes of each part, and the bytes of each part.
   class Storage;
-  struct Leader {  ///< of another node
+  struct Leader {  ///< the leader of another node
     std::uint32_t rank = 0;
     PartMessage header;
     Operation header_in, header_out, bytes_in, bytes_out;
@@ -107,7 +108,7 @@ class IndexExchange {
   const std::string host_, name_;
   const bool share_;
   const std::shared_ptr<records::Memory> memory_;
-  std::vector<std::uint32_t> leaders_;  ///< ranks, by part
+  std::vector<std::uint32_t> leaders_;  ///< rank that builds each part
   std::uint32_t part_ = 0;
   bool leader_ = false;
 
@@ -117,13 +118,13 @@ class IndexExchange {
   std::shared_ptr<Storage> storage_;
   std::vector<records::RecordIndex> index_;
 
-  // Of a leader.
+  // Only for a leader.
   PartMessage own_;
   std::vector<std::unique_ptr<Leader>> others_;
   std::vector<std::unique_ptr<Follower>> followers_;
   NodeMessage to_followers_;
   bool begun_ = false, sent_ = false, written_ = false, told_ = false;
-  // Of the other ranks.
+  // Only for the other ranks.
   NodeMessage from_leader_;
   std::uint8_t attached_ = 0;
   Operation heard_, answered_, bytes_in_;

@@ -1,4 +1,4 @@
-// Work that builds a part of the record index, in a thread or otherwise.
+// Interface of work that builds a part of the record index, for example in a thread.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,9 @@ class IndexWork {
   virtual ~IndexWork() = default;
   /// Never waits.
   virtual bool done() noexcept = 0;
-  /// Returns the part, which lives as long as this object.  Requires done().  Returns null on failure; `st`
-  /// and `why`, one line that names the file, then describe the error.  May throw bad_alloc.
+  /// Returns the part, which is valid as long as this object exists.  Requires done().  If the build has
+  /// failed, returns null and sets `st` and `why`.  `why` is one line that names the file.  May throw
+  /// bad_alloc.
   virtual const records::RecordIndex* made(Status& st, std::string& why) = 0;
 };
 

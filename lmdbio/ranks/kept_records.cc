@@ -7,12 +7,12 @@ namespace lmdbio::ranks {
 
 namespace {
 
-/// Minimum size of a block, in bytes.  Memory in huge pages costs less.
+/// Size of a block, in bytes, unless a record is larger or memory ends.  Memory in huge pages costs less.
 constexpr std::uint64_t kBlockBytes = std::uint64_t{4} << 20;
 
 }  // namespace
 
-// Makes room for `size` bytes in the last block, or in a new one.  Returns whether it succeeded.
+// Makes room for `size` bytes in the last block, or in a new block.  Returns false if there is no room.
 bool KeptRecords::make_room(std::uint64_t size) {
   if (!blocks_.empty() && blocks_.back()->size() - used_ >= size) return true;
   // Leave room for the entries of further records of this size.

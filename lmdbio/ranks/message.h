@@ -1,11 +1,11 @@
 // Messages of the ranks of a stream.
 //
-// For each round, a reader sends two messages to each rank that uses records of its part: a header with the
-// sizes of these records, then their bytes.  At the end of a stream, each rank sends one end
-// message to each reader, when it needs no more records.  Each reader sends one to each rank, with the
-// number of messages that it has sent to this rank.  It sends it when it has received the rank's message, or
-// when it will read nothing more.  So both sides know which messages are still to come.  Every end
-// message has a receive, in whatever sequence the ranks leave.
+// For each round, a reader sends two messages to each rank that uses records of its part.  The first is a
+// header with the sizes of these records, and the second contains their bytes.  When a rank needs no more
+// records, it sends an end message to each reader.  Each reader also sends an end message to each rank, with
+// the number of messages that it has sent to this rank.  The reader sends it after it has received the rank's
+// end message, or when it will read nothing more.  Both sides therefore know how many messages are still to
+// arrive.  The ranks may leave in any sequence: every end message has a matching receive.
 #pragma once
 
 #include <cstddef>
@@ -19,27 +19,27 @@ namespace lmdbio::ranks {
 enum Channel : unsigned {
   kHeaders,
   kBytes,
-  kEndToReader,    ///< empty
-  kEndFromReader,  ///< number of headers that were sent to this rank
-  kTurns,          ///< between readers: see turns.h
+  kEndToReader,    ///< has no content
+  kEndFromReader,  ///< contains the number of headers that were sent to the rank
+  kTurns,          ///< between readers; see turns.h
   kChannels
 };
 
 struct MessageHeader {
   std::uint32_t records;  ///< number of sizes that follow
-  std::uint32_t round;    ///< its low bits; sender and receiver must be at the same round
-  std::uint64_t bytes;    ///< of all keys and values together; they are in the next message
-  std::uint64_t hash;     ///< ordinals_hash() of the records; ranks may have different functions
+  std::uint32_t round;    ///< low bits of the round's number, which must be the same for sender and receiver
+  std::uint64_t bytes;    ///< bytes of all keys and values, which are in the next message
+  std::uint64_t hash;     ///< ordinals_hash() of the records, because ranks may have different functions
 };
 
-/// Adds the next ordinal of a message to the hash of those before it.
+/// Adds an ordinal to the hash of a message's ordinals.  `hash`: hash of the ordinals before it; 0 at first.
 inline std::uint64_t ordinals_hash(std::uint64_t hash, std::uint64_t ordinal) noexcept {
   return mix(hash ^ ordinal);
 }
 
 struct RecordSizes {
   static constexpr std::uint32_t kFailed = UINT32_MAX;
-  std::uint32_t key;  ///< kFailed: the reader could not read it; the receiver reads it itself
+  std::uint32_t key;  ///< size; kFailed: the reader could not read the record, and the receiver reads it
   std::uint32_t value;
 };
 

@@ -11,12 +11,12 @@ namespace lmdbio::ranks {
 
 namespace {
 
-/// Smaller buffers are left to malloc.
+/// Smaller buffers are not kept for later messages.
 constexpr std::size_t kLeast = std::size_t{64} << 10;
-/// Sizes are rounded up by at most one sixteenth, so that a buffer fits later messages, which have about the
-/// same size.
+/// Sizes are rounded up by at most one kRounding-th.  Later messages have about the same size, and then fit
+/// into the same buffer.
 constexpr std::size_t kRounding = 16;
-/// Idle buffers may take one kIdleOfLimit-th of the limit.
+/// Idle buffers may take at most one kIdleOfLimit-th of the limit.
 constexpr std::uint64_t kIdleOfLimit = 4;
 
 }  // namespace
@@ -68,7 +68,7 @@ std::byte* MessageMemory::allocate(std::size_t size) noexcept {
 }
 
 void MessageMemory::release(std::byte* bytes, std::size_t size) noexcept {
-  if (!ours()) return std::free(bytes);  // the lock may be held by a thread that does not exist in this child
+  if (!ours()) return std::free(bytes);  // a thread that does not exist in this child may hold the lock
   size = counted(size);
   Ring gone{{{bytes, size}}};
   if (size >= kLeast && size <= limit_ / kIdleOfLimit && !memory_->pressed() && memory_->needs() == 0) {

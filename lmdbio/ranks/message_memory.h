@@ -16,8 +16,8 @@
 namespace lmdbio::ranks {
 
 /// Allocates the buffers of messages, and counts them as buffers of readers.  Keeps some idle buffers for
-/// later messages, since the first use of fresh memory costs more than a copy into it.  Any thread.  In a
-/// forked child, memory can only be released.
+/// later messages, because the first use of new memory costs more than copying data into it.  Any thread.  A
+/// forked child can only release memory.
 class MessageMemory final : public PayloadMemory, public records::MemoryHolder {
  public:
   /// Takes at most `limit` bytes from `memory`.  May throw bad_alloc.
@@ -52,11 +52,11 @@ class MessageMemory final : public PayloadMemory, public records::MemoryHolder {
   const std::uint64_t limit_;
   const pid_t pid_;
   std::atomic<std::uint64_t> used_{0};
-  /// Guards the members below.  No memory is allocated, freed or counted while it is held.
+  /// Guards the members below.  Do not allocate, free or count memory while holding it.
   mutable std::mutex mutex_;
   Ring idle_{};
-  std::size_t oldest_ = 0;        ///< index in idle_, if all of it is used
-  std::uint64_t idle_bytes_ = 0;  ///< in idle_
+  std::size_t oldest_ = 0;        ///< index of the oldest buffer in idle_, if all its slots are used
+  std::uint64_t idle_bytes_ = 0;  ///< bytes of the buffers in idle_
 };
 
 }  // namespace lmdbio::ranks

@@ -45,8 +45,8 @@ int fail_mpi(const char* call, int rc) noexcept {
   return fail(EIO, text);
 }
 
-/// Copies the options.  A program may have been compiled with an older or newer header: missing fields
-/// become 0, and unknown fields must be 0.
+/// Copies the options.  The program may have been compiled with another version of the header.  Fields that
+/// are missing in it become 0, and unknown fields must be 0.
 bool read_options(const lmdbio_mpi_options& given, lmdbio_mpi_options& out) noexcept {
   constexpr std::size_t kMost = 4096;
   if (given.size < sizeof given.size || given.size > kMost) return false;
@@ -63,7 +63,7 @@ bool mpi_runs() noexcept {
          ended == 0;
 }
 
-/// Called at the start of MPI_Finalize, which deletes the attributes of MPI_COMM_SELF first.
+/// MPI_Finalize calls this at its start, when it deletes the attributes of MPI_COMM_SELF.
 int at_finalize(MPI_Comm, int, void* value, void*) noexcept {
   auto* const mpi = static_cast<lmdbio_mpi*>(value);
   if (::getpid() != mpi->pid) return MPI_SUCCESS;
@@ -134,8 +134,7 @@ __attribute__((visibility("default"))) int lmdbio_mpi_world(lmdbio_mpi** out, in
     return fail(ENOTSUP, "lmdbio_mpi_world: MPI was not initialized with MPI_THREAD_MULTIPLE");
   const std::lock_guard lock(mutex);
   if (world == nullptr) {
-    // Unlike MPI_Comm_dup, this is no collective call on MPI_COMM_WORLD.  Other threads may be in such a
-    // call.
+    // Do not use MPI_Comm_dup.  It is a collective call on MPI_COMM_WORLD, and other threads may be in one.
     constexpr int kTag = 0x4c4d;
     MPI_Group all = MPI_GROUP_NULL;
     MPI_Comm own = MPI_COMM_NULL;
@@ -176,7 +175,8 @@ __attribute__((visibility("default"))) int lmdbio_mpi_poll(lmdbio_mpi* mpi) {
 __attribute__((visibility("default"))) int lmdbio_mpi_finalize(lmdbio_mpi* mpi) {
   if (mpi == nullptr || ::getpid() != mpi->pid) return 0;  // a forked child must not change anything
   const int rc = functions()->close(mpi->team);
-  // MPI_Finalize has nothing left to do.  It may have been called already.
+  // Delete the attribute, so that MPI_Finalize does not call at_finalize().  MPI may have been finalized
+  // already.
   if (mpi_runs()) {
     int keyval = mpi->keyval;
     (void)MPI_Comm_delete_attr(MPI_COMM_SELF, keyval);

@@ -13,8 +13,8 @@ namespace lmdbio::ranks {
 
 namespace {
 
-/// Waits for the request, for about `timeout_ns`.  Sets `done` if it has completed.  Returns an MPI error
-/// code.
+/// Waits for the request, for at most about `timeout_ns`.  Sets `done` to whether the request has completed.
+/// Returns an MPI error code.
 int wait_for(MPI_Request& request, std::int64_t timeout_ns, bool& done) noexcept {
   constexpr unsigned kYields = 1000;
   constexpr std::chrono::microseconds kPause{200};
@@ -33,7 +33,7 @@ int wait_for(MPI_Request& request, std::int64_t timeout_ns, bool& done) noexcept
 
 }  // namespace
 
-/// Transport with its own row of tags, which it frees at its end.
+/// A transport with its own row of tags.  The destructor frees the row.
 class MpiNetwork::Port final : public MpiTransport {
  public:
   Port(MpiNetwork& network, std::uint32_t row)
@@ -55,11 +55,11 @@ int MpiNetwork::make(MPI_Comm comm, std::int64_t timeout_ns, std::unique_ptr<Mpi
   bool done = false;
   int rc = MPI_Comm_idup(comm, &made->comm_, &request);
   if (rc == MPI_SUCCESS) rc = wait_for(request, timeout_ns, done);
-  // The barrier excludes ranks that have given up.  Such a rank may still complete its duplication inside
-  // another MPI call, but does not take part in the barrier.
+  // The barrier completes only if no rank has given up.  A rank that has given up may still complete its
+  // duplication inside another MPI call, but does not enter the barrier.
   if (rc == MPI_SUCCESS && done) rc = MPI_Ibarrier(made->comm_, &request);
   if (rc == MPI_SUCCESS && done) rc = wait_for(request, timeout_ns, done);
-  if (rc == MPI_SUCCESS && !done) (void)made.release();  // MPI may still write to it
+  if (rc == MPI_SUCCESS && !done) (void)made.release();  // leak it: MPI may still write to it
   if (rc != MPI_SUCCESS || !done) return rc;
   (void)MPI_Comm_set_errhandler(made->comm_, MPI_ERRORS_RETURN);
   int level = MPI_THREAD_SINGLE;
@@ -81,7 +81,8 @@ int MpiNetwork::make(MPI_Comm comm, std::int64_t timeout_ns, std::unique_ptr<Mpi
   return MPI_SUCCESS;
 }
 
-// Ranks are on one node if they can share memory.  Nodes are numbered in the sequence of their first ranks.
+// Determines the node of each rank.  Ranks that can share memory are on one node.  The nodes are numbered in
+// the order of their first ranks.
 int MpiNetwork::find_nodes() {
   int rank = 0, ranks = 0;
   (void)MPI_Comm_rank(comm_, &rank);
@@ -112,7 +113,7 @@ bool MpiNetwork::in_main_thread() const noexcept {
   return MPI_Is_thread_main(&main) == MPI_SUCCESS && main != 0;
 }
 
-// Returns the row of tags of a port.  If there are more ports than rows, rows are used again.
+// Returns the row of tags of a port.  If there are more ports than rows, several ports have the same row.
 std::uint32_t MpiNetwork::row_of(std::uint32_t port) const noexcept {
   const auto ports = static_cast<std::uint32_t>(largest_tag_) / kChannels - 1;
   return port == 0 ? 0 : 1 + (port - 1) % (ports - 1);

@@ -16,15 +16,16 @@ namespace lmdbio::ranks {
 /// Connects the ranks of a communicator.  See Network.
 class MpiNetwork final : public Network {
  public:
-  /// Duplicates `comm`.  Collective.  Returns an MPI error code.  With MPI_SUCCESS, `out` stays null if a
-  /// rank did not call this function within about `timeout_ns`; then no other collective call may use
-  /// `comm`.  `most_tags`: limits the tags, for tests; 0: MPI's limit.  May throw bad_alloc.
+  /// Duplicates `comm`.  Collective.  Returns an MPI error code.  If a rank does not call this function
+  /// within about `timeout_ns`, returns MPI_SUCCESS and leaves `out` null.  In this case, no other collective
+  /// call may use `comm`.  `most_tags`: upper limit for tags, for tests; 0: MPI's limit.  May throw
+  /// bad_alloc.
   static int make(MPI_Comm comm, std::int64_t timeout_ns, std::unique_ptr<MpiNetwork>& out,
                   int most_tags = 0);
   MpiNetwork(const MpiNetwork&) = delete;
   MpiNetwork& operator=(const MpiNetwork&) = delete;
   ~MpiNetwork() override = default;
-  /// Frees the communicator.  Collective.  All transports must be gone.
+  /// Frees the communicator.  Collective.  All transports must have been destroyed.
   void free() noexcept;
 
   std::uint32_t rank() const noexcept override { return rank_; }

@@ -8,7 +8,8 @@ namespace lmdbio::ranks {
 
 namespace {
 
-/// MPI counts in int.  Messages of at least kLarge bytes are counted in blocks of kBlock bytes.
+/// MPI's counts are of type int.  Messages of at least kLarge bytes are therefore counted in blocks of kBlock
+/// bytes.
 constexpr std::size_t kLarge = std::size_t{1} << 30, kBlock = std::size_t{1} << 20;
 
 /// An MPI type of `bytes` bytes, for messages that are too large for a count in bytes.
@@ -26,7 +27,7 @@ class LargeType {
   }
   LargeType(const LargeType&) = delete;
   LargeType& operator=(const LargeType&) = delete;
-  /// Messages that use the type may still be under way.
+  /// MPI allows this while messages that use the type are under way.
   ~LargeType() {
     if (type_ != MPI_DATATYPE_NULL) (void)MPI_Type_free(&type_);
   }
@@ -55,7 +56,7 @@ Status MpiTransport::check(int rc) {
   return Status::from_errno(EIO);
 }
 
-// Makes room for one more request.  Does not throw, since the caller is in another library with its own C++
+// Makes room for one more request.  Must not throw, because the caller is in another library with its own C++
 // runtime.
 Status MpiTransport::make_room() noexcept {
   const std::size_t n = requests_.size() + 1;

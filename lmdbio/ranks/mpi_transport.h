@@ -10,13 +10,12 @@
 
 namespace lmdbio::ranks {
 
-/// Transport over MPI.  One thread at a time, and only threads that MPI allows: the main thread with
-/// MPI_THREAD_SINGLE and MPI_THREAD_FUNNELED.  A send is an MPI_Issend, which is done when the receiver has
-/// begun to receive it.
+/// Transport over MPI.  One thread at a time; with MPI_THREAD_SINGLE and MPI_THREAD_FUNNELED, only the main
+/// thread.  A send is an MPI_Issend: it is done when the receiver has begun to receive the message.
 class MpiTransport : public Transport {
  public:
-  /// Uses the tags first_tag to first_tag + kChannels - 1 (message.h).  `comm` must not be used by the
-  /// program, must outlive this, and must return errors (MPI_ERRORS_RETURN).
+  /// Uses the tags first_tag to first_tag + kChannels - 1 (message.h).  The program must not use `comm`.
+  /// `comm` must outlive this object, and must return errors (MPI_ERRORS_RETURN).
   MpiTransport(MPI_Comm comm, int first_tag) noexcept;
   MpiTransport(const MpiTransport&) = delete;
   MpiTransport& operator=(const MpiTransport&) = delete;
@@ -43,7 +42,7 @@ class MpiTransport : public Transport {
   const int first_tag_;
   std::uint32_t rank_ = 0, ranks_ = 0;
   std::vector<MPI_Request> requests_;
-  std::vector<Operation*> operations_;  ///< one for each request
+  std::vector<Operation*> operations_;  ///< operation of each request
   std::vector<int> ended_;
   std::vector<MPI_Status> statuses_;
   char error_[MPI_MAX_ERROR_STRING] = "";

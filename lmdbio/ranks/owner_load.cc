@@ -9,9 +9,9 @@ namespace lmdbio::ranks {
 
 namespace {
 
-/// Records that are loaded for each record that was used.
+/// Maximum number of records to load for each record that was used.
 constexpr std::uint64_t kLoadedForUsed = 8;
-/// Blocks that are read at a time.
+/// Number of blocks to read at a time.
 constexpr std::size_t kReads = 4;
 
 }  // namespace
@@ -29,7 +29,7 @@ void OwnerLoad::progress(std::uint64_t used) {
     std::string why;
     std::unique_ptr<PartRead> read;
     const Status st = source_.start(ordinals, {}, read, why);
-    if (st.raw() == ENOMEM) return;  // tried again by the next call
+    if (st.raw() == ENOMEM) return;  // the next call tries again
     ++next_;
     records_ += block.size();
     if (st.ok()) reads_.push_back(std::move(read));  // otherwise the rounds report the error

@@ -1,5 +1,5 @@
-// Reads all owner blocks of a reader of a scattered order, in large requests, if reads stay in the page
-// cache.  The rounds of the order would request each record separately.
+// Reads all owner blocks of a reader of a scattered order in large requests.  Only for sources that read
+// through the page cache.  Without this, the rounds of the order would request each record separately.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,21 @@
 
 namespace lmdbio::ranks {
 
-/// Loads the owner blocks of one reader.  One thread.  Assignment and source outlive it.  The destructor
+/// Loads the owner blocks of one reader.  One thread.  Assignment and source must outlive it.  The destructor
 /// waits for reads in flight.
 class OwnerLoad {
  public:
-  /// Loads the blocks of reader `reader` of a scattered assignment.
+  /// Prepares to load the blocks of reader `reader`.  The assignment must be scattered.
   OwnerLoad(const Assignment& assignment, std::uint32_t reader, PartSource& source) noexcept;
 
-  /// Starts reads.  Never waits.  `used`: records that the rounds of this reader have requested so far.  The
-  /// load stays below a multiple of this number, since a program may read only a small part of an epoch.
-  /// May throw bad_alloc.
+  /// Starts reads.  Never waits.  `used`: number of records that the rounds of this reader have requested so
+  /// far.  A multiple of this number limits the load, because a program may read only a small part of an
+  /// epoch.  May throw bad_alloc.
   void progress(std::uint64_t used);
-  /// Returns whether all blocks were read, or failed.
+  /// Returns whether the reads of all blocks have ended, with or without an error.
   bool done() const noexcept { return next_ == blocks_ && reads_.empty(); }
   bool reads() const noexcept { return !reads_.empty(); }
-  /// Returns the records of the blocks whose reads were started.
+  /// Returns the number of records in the blocks whose reads were started.
   std::uint64_t records() const noexcept { return records_; }
 
  private:
@@ -33,7 +33,7 @@ class OwnerLoad {
   const std::uint32_t reader_;
   PartSource& source_;
   const std::uint64_t blocks_;
-  std::uint64_t next_ = 0, records_ = 0;  ///< block that is read next
+  std::uint64_t next_ = 0, records_ = 0;  ///< next block to read; see records()
   std::vector<std::unique_ptr<PartRead>> reads_;
 };
 

@@ -1,5 +1,5 @@
-// Source of the records that a rank reads for a distributed stream.  A small interface, so that a model of a
-// file system can replace the file.
+// Interface to the source of the records that a rank reads for a distributed stream.  The interface is small,
+// so that a model of a file system can replace the file.
 #pragma once
 
 #include <lmdbio/lmdbio.h>
@@ -21,41 +21,39 @@ class PartRead {
   /// Advances the reads, and returns whether all have ended.  Never waits.
   virtual bool done() noexcept = 0;
   virtual void wait() noexcept = 0;
-  /// Returns record `i` of the requested ones.  Requires done().  Its bytes live as long as bytes().
-  /// Returns an error if the record could not be read; `why` is one line that names the file.  May throw
-  /// bad_alloc.
+  /// Sets `out` to the requested record number `i`.  Requires done().  The record is valid as long as the
+  /// object that bytes() returns.  If the record could not be read, returns an error and sets `why` to one
+  /// line that names the file.  May throw bad_alloc.
   virtual Status record(std::size_t i, lmdbio_record& out, std::string& why) = 0;
-  /// Returns the owner of the records' bytes.  Only after record() has succeeded.  It owns nothing else of
-  /// the file.
+  /// Returns the owner of the records' bytes.  Requires that record() has succeeded.
   virtual std::shared_ptr<const void> bytes() const = 0;
-  /// Returns whether the bytes are only lent: the caller must copy what record() returns right after
-  /// still_lent() was true.  There is no bytes() then.
+  /// Returns whether the bytes are only lent.  If so, bytes() must not be used.  The caller must check
+  /// still_lent(), call record(), and copy the record at once.
   virtual bool lends() const noexcept { return false; }
-  /// Returns whether the file is still long enough.  Access to lent bytes beyond its end would end the
-  /// program.
+  /// Returns whether the file is still long enough for the lent bytes.  Access to bytes beyond its end would
+  /// end the program.
   virtual bool still_lent() const noexcept { return true; }
 };
 
-/// How the records of a read are used.
+/// Says how the records of a read are used.
 struct PartUse {
   bool may_lend = false;  ///< see PartRead::lends()
-  /// The records are read again in each epoch, and the page cache has room for them.
+  /// True if the records are read again in each epoch and the page cache has room for them.
   bool comes_again = false;
 };
 
-/// One thread at a time.  Another thread may end the reads that it has started.
+/// Starts reads of records.  One thread at a time.  Another thread may destroy the reads.
 class PartSource {
  public:
   virtual ~PartSource() = default;
-  /// Starts to read the records with these ordinals.  Does not wait.  ENOMEM: memory is short now.  May
-  /// throw bad_alloc.
+  /// Starts to read the records with these ordinals.  Does not wait.  ENOMEM: memory is short at present.
+  /// May throw bad_alloc.
   virtual Status start(std::span<const std::uint64_t> ordinals, PartUse use, std::unique_ptr<PartRead>& out,
                        std::string& why) = 0;
-  /// Returns whether reads stay in memory, beyond the memory that start() counts, so that reading them again
-  /// costs little.
+  /// Returns whether the page cache keeps what was read, so that reading it again costs little.
   virtual bool caches() const noexcept { return false; }
-  /// If not caches(): returns for which share of all that the readers of this node read in an epoch the page
-  /// cache has room, besides `taken` bytes.  0 to 1.
+  /// Returns how much of the data that the readers of this node read in an epoch fits into the page cache,
+  /// besides `taken` bytes.  The result is a share from 0 to 1.  Only if caches() is false.
   virtual double room(std::uint64_t taken) const noexcept {
     (void)taken;
     return 0;

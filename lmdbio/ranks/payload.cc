@@ -13,7 +13,7 @@ std::byte* PayloadMemory::allocate(std::size_t size) noexcept {
   const bool huge = size >= 2 * kHugePage;
   void* const bytes = huge ? std::aligned_alloc(kHugePage, align_up(size, kHugePage)) : std::malloc(size);
   if (bytes == nullptr) give_back(size);
-  if (huge && bytes != nullptr) (void)::madvise(bytes, size, MADV_HUGEPAGE);  // optional
+  if (huge && bytes != nullptr) (void)::madvise(bytes, size, MADV_HUGEPAGE);  // a failure costs speed only
   return static_cast<std::byte*>(bytes);
 }
 

@@ -1,5 +1,5 @@
-// Memory for the records in messages.  One class allocates all of it, so that it can be limited, or omitted
-// by a model.
+// Memory for the records in messages.  One class allocates all this memory, so that it can be limited, and so
+// that a model can omit it.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,13 @@ namespace lmdbio::ranks {
 class PayloadMemory {
  public:
   virtual ~PayloadMemory() = default;
-  /// Counts bytes.  Returns false if there is no room now.
+  /// Counts bytes as taken.  Returns false if there is no room at present.
   virtual bool take(std::uint64_t) noexcept { return true; }
   virtual void give_back(std::uint64_t) noexcept {}
-  /// Returns memory with undefined content, or null if there is no room now.
+  /// Returns memory with undefined content, or null if there is no room at present.
   virtual std::byte* allocate(std::size_t size) noexcept;
   virtual void release(std::byte* bytes, std::size_t size) noexcept;
-  /// Returns the bytes that an allocation of `size` bytes passes to take().
+  /// Returns the number of bytes that an allocation of `size` bytes counts as.
   virtual std::size_t counted(std::size_t size) const noexcept { return size; }
 };
 
@@ -34,7 +34,7 @@ class SpareMemory final : public PayloadMemory {
   bool used_ = false;
 };
 
-/// Owner of bytes, whose content is undefined at first.  May be empty.
+/// Owns bytes.  Their content is undefined at first.  May be empty.
 class Payload {
  public:
   Payload() noexcept = default;
@@ -52,7 +52,8 @@ class Payload {
   }
   ~Payload() { clear(); }
 
-  /// Replaces the bytes by `size` new ones.  Returns false if there is no room; it is empty then.
+  /// Replaces the bytes by `size` new bytes.  If there is no room, returns false and leaves this object
+  /// empty.
   bool make(const std::shared_ptr<PayloadMemory>& memory, std::size_t size) noexcept {
     clear();
     if (size == 0) return true;
@@ -72,7 +73,7 @@ class Payload {
 
   bool empty() const noexcept { return size_ == 0; }
   std::size_t size() const noexcept { return size_; }
-  /// Returns the bytes of memory that this payload is counted with.
+  /// Returns the number of bytes that this payload counts as.
   std::size_t counted() const noexcept { return bytes_ != nullptr ? memory_->counted(size_) : 0; }
   std::byte* data() const noexcept { return bytes_; }
   std::span<std::byte> span() const noexcept { return {bytes_, size_}; }

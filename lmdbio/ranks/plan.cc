@@ -8,16 +8,16 @@ namespace lmdbio::ranks {
 namespace {
 
 constexpr double kPageBytes = 4096;
-/// Cost of a request, in bytes: with a latency of 1 ms, 32 requests in flight and 1 GB/s.
+/// Cost of a request, in bytes.  Assumes a latency of 1 ms, 32 requests in flight, and 1 GB/s.
 constexpr double kRequestBytes = 32 << 10;
-/// Records with at most this distance, in bytes, are read in one request (records/fetch.cc).
+/// Records at most this many bytes apart are read in one request (records/fetch.cc).
 constexpr double kGapBytes = 64 << 10;
-/// Cost of a byte over the network, relative to a byte from the file system.
+/// Cost of a byte that is sent over the network, relative to a byte that is read from the file system.
 constexpr double kNetworkShare = 1.0 / 8;
 /// Cost of computing one element of the order, in bytes: about 100 ns at 1 GB/s.  Each reader computes all
 /// elements.
 constexpr double kElementBytes = 100;
-/// Epochs that are counted for an order without an end, and the most for any order.
+/// Number of epochs that count for an order without an end, and maximum for all orders.
 constexpr std::uint64_t kMostEpochs = 8;
 
 }  // namespace
@@ -34,22 +34,22 @@ ScatterCosts scatter_costs(const ScatterFacts& f) noexcept {
   const double pages = records / per_page;
   const double nodes = std::max<std::uint32_t>(f.nodes, 1);
   const auto room = static_cast<double>(f.room);
-  // Returns the share of pages that are still unread after `n` records have been drawn at random, `times`
+  // Returns the share of pages that are still unread after `n` records have been drawn at random `times`
   // times.
   const auto left = [&](double n, double times) {
     return std::pow(1 - std::min(n / records, 1.0), per_page * times);
   };
-  // Returns whether `set` records that are read together lie so close that one request reads neighbours and
-  // the gaps between them.
+  // Returns whether `set` records that are read together are so close that one request reads neighbours and
+  // the gap between them.
   const auto is_dense = [&](std::uint64_t set) { return file <= kGapBytes * static_cast<double>(set); };
-  // Cost of an epoch that is read in sets of `set` records, where no pages are kept from set to set.
+  // Returns the cost of an epoch that is read in sets of `set` records.  No pages are kept between sets.
   const auto in_sets = [&](std::uint64_t set) {
     const double size = std::clamp(static_cast<double>(set), 1.0, elements);
     const double exact = pages * (1 - left(size, 1)) * (read + kRequestBytes);
     return elements / size * (is_dense(set) ? std::min(exact, file) : exact);
   };
-  // Cost of all epochs, where each of `parts` nodes keeps what it has read, and draws `drawn` records in an
-  // epoch.
+  // Returns the cost of all epochs.  Each of `parts` nodes draws `drawn` records in an epoch, and keeps what
+  // it has read.
   const std::uint64_t epochs = f.epochs == 0 ? kMostEpochs : std::min(f.epochs, kMostEpochs);
   const auto kept = [&](double parts, double drawn, std::uint64_t set) {
     const double exact =

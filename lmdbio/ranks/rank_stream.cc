@@ -60,10 +60,11 @@ Status RankStream::progress(std::string& why) {
   return receiver_.progress(why);
 }
 
-// Collects the records of the next batch that have arrived.  `missing`: positions in the batch that no rank
-// sends and that are not being read yet.  Returns false if records are still to arrive.
+// Collects the records of the next batch that have arrived.  Sets `missing` to the positions in the batch
+// that no rank sends, and that this rank does not read yet.  Returns false if some records have still to
+// arrive.
 bool RankStream::collect(const BatchPlan& plan, bool impatient, std::vector<std::size_t>& missing) {
-  if (waits_for_ && !impatient) {  // mostly, the record that the last call waited for is not there yet
+  if (waits_for_ && !impatient) {  // usually the record that the last call waited for has not arrived yet
     lmdbio_record record;
     std::shared_ptr<const void> keep;
     if (receiver_.find(*waits_for_, record, keep) == Receiver::Found::pending) return false;
@@ -122,8 +123,8 @@ Status RankStream::read_missing(const BatchPlan& plan, std::vector<std::size_t> 
   return {};
 }
 
-// Adds the records that this rank reads itself.  EAGAIN: reads are in flight.  After an error, the next call
-// of next() repeats the failed read.
+// Adds the records that this rank reads itself to the batch.  EAGAIN: reads are in flight.  After another
+// error, the next call of next() repeats the failed read.
 Status RankStream::finish_reads(std::string& why) {
   if (!std::all_of(reads_.begin(), reads_.end(), [](const OwnRead& r) { return r.read->done(); }))
     return Status::from_errno(EAGAIN);
@@ -143,8 +144,8 @@ Status RankStream::finish_reads(std::string& why) {
   return {};
 }
 
-// Keeps the records of the batch that are not kept yet.  EAGAIN: lent records that did not fit are read
-// again.
+// Keeps the records of the batch that are not kept yet.  EAGAIN: some lent records could not be kept, and are
+// being read again.
 Status RankStream::keep(const BatchPlan& plan, std::string& why) {
   std::vector<KeptRecords::Record> records;
   const std::size_t count = batch_.records.size() - batch_.padding;

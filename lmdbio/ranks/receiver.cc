@@ -13,8 +13,8 @@ using State = IncomingPart::State;
 
 namespace {
 
-/// Most rounds that are opened in one call.  An order may have no end, and most rounds may have no records
-/// of this rank.
+/// Maximum number of rounds to open in one call.  The limit matters if an order has no end and few rounds
+/// have records of this rank.
 constexpr unsigned kOpenedInACall = 64;
 
 std::uint32_t others(const std::vector<std::uint32_t>& ranks, std::uint32_t rank) noexcept {
@@ -48,7 +48,7 @@ void Receiver::take_end_message(std::uint32_t rank, std::uint64_t messages) noex
   EndOfStream& e = ends_[reader];
   e.received = true;
   e.messages = messages;
-  // Parts whose messages the reader has not sent, and will not send.
+  // Fail the parts whose messages the reader will never send.
   for (const std::deque<Round>* const rounds : {&late_, &rounds_})
     for (const Round& round : *rounds)
       for (const std::shared_ptr<IncomingPart>& part : round.parts) {
@@ -97,7 +97,7 @@ bool Receiver::needs_any(const Round& round) const noexcept {
   return false;
 }
 
-// Returns the round of an earlier epoch that has the same records as round next_, if it is still in use.
+// Returns a round of an earlier epoch with the same records as round next_, if such a round is still in use.
 const Receiver::Round* Receiver::same_before() const noexcept {
   for (const std::deque<Round>* const rounds : {&rounds_, &late_})
     for (auto at = rounds->rbegin(); at != rounds->rend(); ++at)
@@ -105,8 +105,8 @@ const Receiver::Round* Receiver::same_before() const noexcept {
   return nullptr;
 }
 
-// Opens a round whose records are not sent, since this rank has kept them.  This rank reads the records that
-// it has not kept.  Returns false if the round cannot be opened yet.
+// Opens a round whose records are not sent, because this rank has kept them.  This rank must read the records
+// itself that it could not keep.  Returns false if the round cannot be opened yet.
 bool Receiver::open_kept_round() {
   const auto kept = kept_.find(next_ % assignment_.rounds_per_epoch());
   Round round;
@@ -131,7 +131,7 @@ bool Receiver::open_kept_round() {
   return true;
 }
 
-// Returns whether the round's records are needed again in the next epoch, but are not sent then.
+// Returns whether the round's records are needed again in the next epoch and will not be sent again.
 bool Receiver::is_to_be_kept(const Round& round) const noexcept {
   const std::uint64_t epoch = assignment_.epoch_of(round.number);
   return !parts_.left && keeps_ != 0 && epoch < assignment_.last_epoch() && !round.kept &&
@@ -143,7 +143,7 @@ bool Receiver::is_to_be_kept(const Round& round) const noexcept {
 void Receiver::keep(Round& round) {
   std::uint64_t bytes = 1;
   for (std::shared_ptr<IncomingPart>& part : round.parts) {
-    if (part->own) part = part->as_failed();  // would also keep the other records of the read
+    if (part->own) part = part->as_failed();  // to keep it would also keep the other records of the read
     bytes += part->bytes.counted() + part->count * kBytesPerEntry;
   }
   if (bytes > keeps_ - kept_bytes_) return;
@@ -171,7 +171,7 @@ bool Receiver::resting() const noexcept {
          });
 }
 
-// Opens the next round.  `opened`: another one may follow.
+// Opens the next round, if allowed.  Sets `opened` to whether another round may be opened.
 Status Receiver::open_round(bool& opened) {
   opened = false;
   if (!may_open()) return {};
@@ -220,7 +220,7 @@ Status Receiver::open_round(bool& opened) {
     }
     part->count = i - part->first;
     part->own = part->from == rank;
-    // A reader whose order is another function may have sent a larger header, or that of another round.
+    // If a reader has another function as its order, its header may be larger, or belong to another round.
     if (!part->own)
       part->header.resize(header_bytes(
           assignment_.by_function() ? static_cast<std::size_t>(assignment_.most_positions()) : part->count));
@@ -246,8 +246,8 @@ Status Receiver::progress(std::string& why) {
   bool opened = true;
   for (unsigned n = 0; opened && n < kOpenedInACall; ++n)
     if (const Status st = open_round(opened); !st.ok()) return st;
-  // A reader sends its messages in the sequence of rounds, so their bytes are received in this sequence.
-  // The first rounds get memory first.
+  // A reader sends its messages in the sequence of rounds.  Receive their bytes in the same sequence, so that
+  // the first rounds get memory first.
   std::vector<bool> behind(reader_ranks_.size());
   parts_.lacks_memory = false;
   if (const Status st = move_on(late_, true, behind, why); !st.ok()) return st;
@@ -295,7 +295,7 @@ Status Receiver::move_on(std::deque<Round>& rounds, bool dropped, std::vector<bo
   return {};
 }
 
-// Returns whether nothing of the round is under way, and the sender keeps nothing for it.
+// Returns whether no part of the round is under way, and the sender keeps no records for the round.
 bool Receiver::over(const Round& round) const noexcept {
   return std::all_of(round.parts.begin(), round.parts.end(), [this](const std::shared_ptr<IncomingPart>& p) {
     return (p->own && parts_.sender->has_left()) || !p->is_due();
@@ -310,7 +310,7 @@ Receiver::Found Receiver::find(Position at, lmdbio_record& out, std::shared_ptr<
         at.position >= round.positions.end)
       continue;
     const std::uint32_t i = round.index[static_cast<std::size_t>(at.position - round.positions.begin)];
-    if (i == kNone) return Found::failed;  // not a record: reading it reports the error
+    if (i == kNone) return Found::failed;  // not a record; a read of it reports the error
     const auto part = std::upper_bound(round.parts.begin(), round.parts.end(), i,
                                        [](std::uint32_t n, const auto& p) { return n < p->first; }) -
                       1;

@@ -1,4 +1,4 @@
-// The receiving half of a rank: gets the records of its share from the readers.
+// Receives the records of a rank's share from the readers.
 #pragma once
 
 #include <algorithm>
@@ -19,17 +19,18 @@
 
 namespace lmdbio::ranks {
 
-/// Receives the records of one rank.  One thread.  Assignment, transport and sender outlive it.  Records
-/// that find() returned outlive this object.
+/// Receives the records of one rank.  One thread.  Assignment, transport and sender must outlive it.  Records
+/// that find() returned may outlive this object.
 class Receiver {
  public:
-  /// Memory for a record that is kept, besides its bytes.
+  /// Bytes that a kept record takes besides its key and value.
   static constexpr std::uint64_t kBytesPerEntry = KeptRecords::kBytesPerEntry;
 
-  /// `reader_ranks`: the rank of each reader of the assignment.  `ahead`: number of rounds with records of
-  /// this rank whose messages are expected at a time.  `sender`: of this rank; null if it does not read.
-  /// `memory`: for messages; `keeps` bytes of it are for records that this rank keeps
-  /// (Assignment::kept_rounds). `nodes`: of each rank; empty: each rank has its own node.
+  /// `reader_ranks`: the rank of each reader of the assignment.  `ahead`: number of rounds whose messages are
+  /// expected at a time; only rounds with records of this rank count.  `sender`: the sender of this rank;
+  /// null if this rank does not read.  `memory`: memory for messages.  `keeps`: bytes of `memory` for records
+  /// that this rank keeps (Assignment::kept_rounds).  `nodes`: the node of each rank; empty: each rank has
+  /// its own node.
   Receiver(const Assignment& assignment, std::vector<std::uint32_t> reader_ranks, unsigned ahead,
            Transport& transport, Sender* sender, std::shared_ptr<PayloadMemory> memory,
            std::uint64_t keeps = 0, std::vector<std::uint32_t> nodes = {});
@@ -38,39 +39,41 @@ class Receiver {
   Receiver(const Receiver&) = delete;
   Receiver& operator=(const Receiver&) = delete;
 
-  /// Returns the round that is opened next.
+  /// Returns the number of the next round to open.
   std::uint64_t next_round() const noexcept { return next_; }
   bool has_left() const noexcept { return parts_.left; }
-  /// Returns whether messages are arriving that advance only if progress() is called.
+  /// Returns whether messages are arriving, which advance only in calls of progress().
   bool busy() const noexcept;
-  /// Returns whether no message is expected any more: all records to come are kept, or no rank sends them.
+  /// Returns whether no more messages are expected, because all further records are kept, or because no rank
+  /// sends them.
   bool resting() const noexcept;
-  /// Expects the messages of this round too, however far ahead it is.
+  /// Makes progress() expect the messages up to this round, even if it is more than `ahead` rounds ahead.
   void require(std::uint64_t round) noexcept { required_ = std::max(required_, round + 1); }
-  /// Receives messages.  Never waits.  EPROTO: a message has a wrong content; leave() must be called.  Any
-  /// other error is one of the transport, and final.  `why` describes the error.  May throw bad_alloc.
+  /// Receives messages.  Never waits.  EPROTO: the content of a message is wrong; leave() must be called.
+  /// Other errors are those of the transport, and are final.  `why` describes the error.  May throw
+  /// bad_alloc.
   Status progress(std::string& why);
 
   enum class Found : unsigned char {
     here,
     pending,
-    /// The reader failed or is late, or no reader sends the record: this rank reads it itself.
+    /// This rank must read the record itself: the reader has failed or is late, or no reader sends it.
     failed,
   };
-  /// Finds the record at a position of this rank's share.  The position must not be before the last
-  /// drop_before(), and the record must be needed (Assignment::is_needed).  `keep` owns the record's bytes.
-  /// `impatient`: a reader that has not sent the record by now counts as late.  This rank does not wait for
-  /// it until one of its messages arrives in time.
+  /// Finds the record at a position of this rank's share.  The position must not be before that of the last
+  /// drop_before(), and the record must be needed (Assignment::is_needed).  Sets `keep` to the owner of the
+  /// record's bytes.  `impatient`: a reader that has not sent the record yet counts as late.  This rank does
+  /// not wait for a late reader until one of its messages arrives in time.
   Found find(records::Position at, lmdbio_record& out, std::shared_ptr<const void>& keep,
              bool impatient = false);
-  /// Drops the records before this position.  They are not requested again in this epoch.
+  /// Drops the records before this position.  Do not request them again in this epoch.
   void drop_before(records::Position at) noexcept;
-  /// Ends the stream: find() finds nothing any more, and the readers get end messages.  progress()
-  /// receives the messages that they have begun to send, and drops them.
+  /// Ends the stream.  find() then returns Found::failed, and progress() sends end messages to the readers.
+  /// progress() also receives and drops the messages that the readers have begun to send.
   void leave() noexcept;
-  /// Returns whether nothing is under way.  Only after leave().
+  /// Returns whether nothing is under way.  True only after leave().
   bool closed() const noexcept;
-  /// Adds the bytes that were received.
+  /// Adds the bytes that were received to `traffic`.
   void add_to(Traffic& traffic) const noexcept {
     traffic.bytes_received += parts_.traffic.bytes_received;
     traffic.bytes_from_nodes += parts_.traffic.bytes_from_nodes;
@@ -83,19 +86,19 @@ class Receiver {
     std::uint64_t number = 0;
     std::vector<std::uint64_t> ordinals;  ///< ordinals of this rank's records, by part, sorted
     Range positions;
-    std::vector<std::uint32_t> index;  ///< of the record at each position; kNone: no reader sends it
+    std::vector<std::uint32_t> index;  ///< per position: index in `ordinals`; kNone: no reader sends it
     std::vector<std::shared_ptr<IncomingPart>> parts;
     bool kept = false;
-    std::uint64_t kept_bytes = 0;  ///< that it counts as while it is kept
+    std::uint64_t kept_bytes = 0;  ///< bytes that the round counts as while it is kept
   };
   /// State of a reader at the end of the stream.
   struct EndOfStream {
-    std::uint64_t messages = UINT64_MAX;  ///< number that it has sent to this rank, once known
-    std::uint64_t expected = 0;           ///< messages of opened rounds, and dropped messages
+    std::uint64_t messages = UINT64_MAX;  ///< number of messages that the reader has sent, when known
+    std::uint64_t expected = 0;           ///< number of messages of opened rounds, and of dropped messages
     Drain drain;                          ///< receives further messages
     Operation out;
     bool received = false, sent = false;
-    bool late = false;  ///< this rank does not wait for its messages
+    bool late = false;  ///< this rank does not wait for messages of the reader
     bool all_came() const noexcept { return received && expected >= messages && drain.idle(); }
   };
   static constexpr std::uint32_t kNone = UINT32_MAX;
@@ -121,11 +124,11 @@ class Receiver {
   const records::Order share_;
   std::uint64_t next_;
   std::uint64_t required_ = 0;           ///< rounds before this one are required
-  std::map<std::uint64_t, Round> kept_;  ///< by their number in the epoch
+  std::map<std::uint64_t, Round> kept_;  ///< kept rounds, by their number in the epoch
   std::uint64_t kept_bytes_ = 0, keeps_;
   std::deque<Round> rounds_;
-  std::deque<Round> late_;         ///< rounds before rounds_ whose messages are still to arrive
-  std::vector<EndOfStream> ends_;  ///< of each reader; the own one is not used
+  std::deque<Round> late_;         ///< rounds before those in rounds_ whose messages have not all arrived
+  std::vector<EndOfStream> ends_;  ///< state of each reader; that of this rank is not used
   EndMessageReceiver end_messages_;
 };
 

@@ -20,12 +20,13 @@ std::byte* put(std::byte* to, const MDB_val& v) noexcept {
   return to + v.mv_size;
 }
 
-/// This rank copies its own records if at most one in kCopiedBelow of the records of a read is its own.
-/// Otherwise the program's batches would also keep the memory of the other records.  It always copies
+/// This rank copies its own records if at most one kCopiedBelow-th of a read's records are its own.  Without
+/// a copy, the program's batches would also keep the memory of the other records.  This rank always copies
 /// records that it keeps, and records that were lent.
 constexpr std::size_t kCopiedBelow = 2;
-/// Most rounds without records to read that are skipped in one call, and most rounds beyond the one that
-/// this rank uses.  In an order without an end, a reader may never have anything to read.
+/// Limits for skipping rounds without records to read: the number of rounds in one call, and the number of
+/// rounds beyond the one that this rank uses.  In an order without an end, a reader may never have a record
+/// to read.
 constexpr unsigned kPassedInACall = 16;
 constexpr std::uint64_t kPassedAhead = 256;
 
@@ -70,7 +71,7 @@ Status Sender::exchange_end_messages() {
   });
   if (!st.ok()) return st;
   if (!answered.ok() || !ended_ || sent_all_end_messages_) return answered;
-  // If no more rounds follow, there is no need to wait for the other ranks' messages.
+  // No more rounds follow, so do not wait for the end messages of the other ranks.
   if (std::any_of(rounds_.begin(), rounds_.end(), [](const auto& round) { return !round->packed; }))
     return {};
   sent_all_end_messages_ = true;
@@ -99,7 +100,7 @@ bool Sender::closed() const noexcept {
                      [](const EndOfStream& e) { return e.received && e.sent && e.out.done(); });
 }
 
-// Ends the turns of rounds that have been read, or that have nothing to read.
+// Ends the turns of rounds that have been read, or that have no records to read.
 Status Sender::take_turns() {
   const auto reading =
       std::find_if(rounds_.begin(), rounds_.end(), [](const auto& round) { return !round->is_read(); });
@@ -108,7 +109,7 @@ Status Sender::take_turns() {
   return turns_.progress();
 }
 
-// Plans round next_.  If there is nothing to read, moves next_ on or ends.
+// Plans round next_.  If it has no records to read, increases next_.  If no more rounds follow, sets ended_.
 void Sender::plan_round() {
   const std::uint64_t epoch = assignment_.epoch_of(next_);
   if (next_ == assignment_.first_round(epoch)) {
@@ -155,7 +156,7 @@ void Sender::plan_round() {
     message->hash = ordinals_hash(message->hash, need.ordinal);
   }
   round->records = ordinals.size();
-  // Sort, so that the readers do not all send to the same rank first.
+  // Sort the messages, so that the readers do not all send to the same rank first.
   const std::uint32_t ranks = transport_.ranks(), self = transport_.rank();
   std::sort(round->messages.begin(), round->messages.end(), [&](const auto& a, const auto& b) {
     return (a->to + ranks - self) % ranks < (b->to + ranks - self) % ranks;
@@ -173,7 +174,7 @@ bool Sender::busy() const noexcept {
          });
 }
 
-// Returns false if no round can be started now.
+// Starts the read of the next round.  Returns false if no round can be started at present.
 bool Sender::start_round(std::uint64_t near) {
   for (unsigned passed = 0; planned_.round == nullptr; ++passed) {
     if (ended_ || rounds_.size() >= ahead_ || !turns_.may_begin(next_ - first_)) return false;
@@ -185,17 +186,17 @@ bool Sender::start_round(std::uint64_t near) {
   const bool comes_again = cached_.begin <= at_of_epoch(next_) && at_of_epoch(next_) < cached_.end;
   const Status st =
       source_.start(planned_.ordinals, {.may_lend = true, .comes_again = comes_again}, read, why);
-  // Memory may be free when the reads and messages under way have ended.
+  // Wait: reads and messages under way will release memory.
   if (st.raw() == ENOMEM && (!rounds_.empty() || (load_ != nullptr && load_->reads()))) return false;
   used_ += planned_.ordinals.size();
-  planned_.round->read = std::move(read);  // null: each rank reads its records itself
+  planned_.round->read = std::move(read);  // if null, each rank reads its records itself
   rounds_.push_back(std::move(planned_.round));
   planned_ = {};
   ++next_;
   return true;
 }
 
-// Packs a message.  Returns false if memory is short.  `empty`: packs no records, so that the rank reads
+// Packs a message.  Returns false if memory is short.  `empty`: packs no records, so that the receiver reads
 // them itself.
 bool Sender::pack(Round& round, Message& message, bool empty) {
   if (!message.header.empty()) return true;
@@ -224,8 +225,8 @@ bool Sender::pack(Round& round, Message& message, bool empty) {
   return true;
 }
 
-// Packs all messages of a round.  The read is then needed only for this rank's own records, if they were not
-// copied.
+// Packs all messages of a round.  Afterwards, the read is needed only for this rank's own records, unless
+// they were copied.
 bool Sender::pack(Round& round, bool empty) {
   std::erase_if(round.messages, [&](const auto& message) { return ends_[message->to].sent; });
   if (round.read != nullptr && !round.read->still_lent()) round.read.reset();  // others read for themselves
@@ -276,12 +277,12 @@ Status Sender::progress(std::uint64_t near) {
     load_->progress(used_);
     if (load_->done()) load_.reset();
   }
-  // Send in the sequence of rounds, since a rank expects the messages of a reader in this sequence.
+  // Send in the sequence of rounds, because each rank expects the messages of a reader in this sequence.
   for (const std::unique_ptr<Round>& round : rounds_) {
     if (round->packed) continue;
     if (!round->is_read()) break;
-    // If memory is short, wait until earlier rounds have been sent.  If there are none, send empty messages
-    // instead of waiting for the program to release memory.
+    // If memory is short, wait until earlier rounds have been sent.  If there are no earlier rounds, send
+    // empty messages, and do not wait until the program releases memory.
     if (!pack(*round) && (round != rounds_.front() || !pack(*round, true))) break;
     if (const Status st = send(*round); !st.ok()) return st;
   }

@@ -1,4 +1,4 @@
-// The reading half of a rank: reads its part of each round and sends each rank its records.
+// Reads the parts of a rank that is a reader, and sends the records to the ranks that use them.
 #pragma once
 
 #include <cstdint>
@@ -18,72 +18,73 @@
 
 namespace lmdbio::ranks {
 
-/// Records that the rank that has read them uses itself.  They are not sent.  Usually they stay in the
-/// buffers of the read.  They are copied into a message of the rank to itself in three cases: most records
-/// of the read are for other ranks, the read is only lent, or the round is kept (Assignment::kept_rounds).
+/// Own records of a rank: records that it has read for itself.  They are not sent.  Usually they stay in the
+/// buffers of the read.  The rank copies them into a message to itself in three cases: most records of the
+/// read are for other ranks, the read is only lent, or the round is kept (Assignment::kept_rounds).
 struct OwnRecords {
-  std::shared_ptr<PartRead> read;  ///< null: it could not be started, or memory for a copy was short
-  std::vector<std::size_t> which;  ///< indices in the read of the records that this rank uses, by ordinal
+  std::shared_ptr<PartRead> read;  ///< null if the read could not start, or if memory for a copy was short
+  std::vector<std::size_t> which;  ///< indices of these records in the read, sorted by ordinal
   std::uint64_t hash = 0;          ///< ordinals_hash() of these records
   bool copied = false;
   std::vector<std::byte> header;
   Payload bytes;
 };
 
-/// Reads and sends the parts of one reader.  One thread.  Assignment, transport and source outlive it.
+/// Reads and sends the parts of one reader.  One thread.  Assignment, transport and source must outlive it.
 class Sender {
  public:
-  /// Reader number `reader` of the assignment, in this rank.  `reader_ranks`: the rank of each reader.
-  /// `ahead`: most rounds that are read or sent at a time.  `memory`: for messages.  May throw bad_alloc.
+  /// `reader`: number of this rank as a reader of the assignment.  `reader_ranks`: the rank of each reader.
+  /// `ahead`: upper limit for the rounds that are read or sent at a time.  `memory`: memory for messages.
+  /// May throw bad_alloc.
   Sender(const Assignment& assignment, std::uint32_t reader, const std::vector<std::uint32_t>& reader_ranks,
          unsigned ahead, const Turns::Settings& turns, Transport& transport, PartSource& source,
          std::shared_ptr<PayloadMemory> memory);
   Sender(const Sender&) = delete;
   Sender& operator=(const Sender&) = delete;
 
-  /// Returns whether a read or the bytes of a message are under way, which advance only if progress() is
-  /// called.
+  /// Returns whether a read or the bytes of a message are under way.  Both advance only in calls of
+  /// progress().
   bool busy() const noexcept;
-  /// Returns whether it reads and sends nothing, and will not do so again.
+  /// Returns whether nothing is being read or sent, and nothing will be.
   bool resting() const noexcept { return ended_ && rounds_.empty() && load_ == nullptr; }
-  /// Starts reads and sends.  Never waits.  `near`: a round that this rank uses now.  Rounds without records
-  /// to read are skipped, up to a limit beyond this round.  An error is one of the transport, and final.
+  /// Starts reads and sends.  Never waits.  `near`: a round that this rank uses at present.  Skips rounds
+  /// without records to read, up to a limit beyond `near`.  Errors are those of the transport, and are final.
   /// May throw bad_alloc.
   Status progress(std::uint64_t near);
-  /// Reads rounds of each epoch through the page cache, which has room for `share` (0 to 1) of an epoch: the
-  /// first ones that are not kept.  Without effect in scattered orders, whose rounds have other records in
-  /// each epoch.  Must precede the first progress().
+  /// Makes the sender read some rounds of each epoch through the page cache.  These are the first rounds that
+  /// are not kept.  `share`: share of an epoch for which the page cache has room, 0 to 1.  Has no effect in
+  /// scattered orders, whose rounds have other records in each epoch.  Call it before the first progress().
   void use_page_cache(double share) noexcept;
-  /// This rank does not use records of its own sender.  Must precede the first progress().
+  /// Makes the sender ignore records that this rank uses itself.  Call it before the first progress().
   void send_nothing_here() noexcept { own_unwanted_ = true; }
-  /// Takes the records of a round that this rank has read for itself, once.  Returns false if they are not
-  /// there yet.
+  /// Takes the own records of a round.  Returns false if they have not been read yet.  Returns true only once
+  /// for each round.
   bool take_own(std::uint64_t round, OwnRecords& out);
-  /// Returns whether leave() was called.  take_own() then returns nothing more.
+  /// Returns whether leave() was called.  take_own() then always returns false.
   bool has_left() const noexcept { return left_; }
-  /// Ends the stream: reads nothing more, drops what was read and not sent, and sends the other ranks end of
-  /// stream messages.  Waits for reads in flight.
+  /// Ends the stream.  Waits for reads in flight, and drops records that were read but not sent.  progress()
+  /// then reads nothing more, and sends end messages to the other ranks.
   void leave() noexcept;
-  /// Returns whether nothing is under way: all rounds were sent or are not needed, and all ranks have sent
-  /// and received end messages.
+  /// Returns whether nothing is under way.  All rounds were then sent or are not needed, and this rank has
+  /// exchanged end messages with all ranks.
   bool closed() const noexcept;
-  /// Adds the messages and bytes that were sent.
+  /// Adds the messages and bytes that were sent to `traffic`.
   void add_to(Traffic& traffic) const noexcept {
     traffic.messages_sent += messages_;
     traffic.bytes_sent += bytes_;
   }
-  /// Returns the number of reads that have ended.
+  /// Returns the number of rounds that were read and packed.
   std::uint64_t events() const noexcept { return packed_; }
 
  private:
   struct EndOfStream {
-    std::uint64_t messages = 0;  ///< number that was sent to the rank
+    std::uint64_t messages = 0;  ///< number of messages that were sent to the rank
     Operation out;
     bool received = false, sent = false;
   };
   struct Message {
     std::uint32_t to;
-    std::vector<std::size_t> which;  ///< indices in the read
+    std::vector<std::size_t> which;  ///< indices of the records in the read
     std::uint64_t hash = 0;          ///< ordinals_hash()
     std::vector<std::byte> header;
     Payload bytes;
@@ -134,10 +135,10 @@ class Sender {
   PartSource& source_;
   const std::shared_ptr<PayloadMemory> memory_;
   Planned planned_;                  ///< plan of round next_
-  std::unique_ptr<OwnerLoad> load_;  ///< null: none, or it is done
-  std::uint64_t used_ = 0;           ///< records that were read
+  std::unique_ptr<OwnerLoad> load_;  ///< null if there is nothing to load
+  std::uint64_t used_ = 0;           ///< number of records that were read
   std::deque<std::unique_ptr<Round>> rounds_;
-  std::vector<EndOfStream> ends_;  ///< of each rank; the own one is not used
+  std::vector<EndOfStream> ends_;  ///< state of each rank; that of this rank is not used
   EndMessageReceiver end_messages_;
   Turns turns_;
 };

@@ -12,7 +12,7 @@ namespace lmdbio::ranks {
 
 namespace {
 
-/// Source of a rank that has left.  All reads fail.
+/// The source of a rank that has left.  All its reads fail.
 class NoSource final : public PartSource {
  public:
   Status start(std::span<const std::uint64_t>, PartUse, std::unique_ptr<PartRead>&,
@@ -24,7 +24,7 @@ class NoSource final : public PartSource {
 
 }  // namespace
 
-// Keeps `parts` of the share at most, and gives back the rest of the memory that is set aside.
+// Reduces the part of the share to keep to at most `parts`, and gives back the rest of the reserved memory.
 void StreamMember::keep_only(unsigned parts) noexcept {
   const Keeping less{std::min(parts, keeps_.parts), keeps_.of(std::min(parts, keeps_.parts))};
   reader_->team()->keep_less(keeps_.bytes - less.bytes);
@@ -77,7 +77,7 @@ void StreamMember::claim() {
     shared_ = reader_->local()->reader().keep_shared();
     terms.offer = shared_->share_of_one(1);
     const StreamFacts known = facts(terms.offer);
-    keep_only(0);  // of a claim that failed, since memory was short
+    keep_only(0);  // undo an earlier claim that failed because memory was short
     resident_ = has_in_page_cache(reader_->local()->reader(), share_, list_);
     StreamFacts beside = known;
     if (resident_) {  // the file should stay in the page cache
@@ -86,7 +86,7 @@ void StreamMember::claim() {
     }
     keeps_ = what_to_keep(beside, reader_->team()->kept());
     reader_->team()->keep(keeps_.bytes);
-    // A rank to which nothing is sent decides itself what it keeps, so it agrees to any number.
+    // A rank to which nothing is sent decides for itself what it keeps, so it accepts any number.
     terms.votes = votes_of({votes_to_exchange(known), resident_, resident_ ? kKeptParts : keeps_.parts});
   }
   terms.start = {share_.epoch, share_.position};
@@ -120,7 +120,7 @@ Status StreamMember::begin(const Agreement::Answer& answer, std::string& why) {
     return assignment.error();
   }
   assignment_ = std::move(assignment).value();
-  // If nothing is kept, a stream of this rank alone is better: it reads ahead.
+  // If nothing is kept, a records::Stream of this rank is better, because it reads ahead.
   if (!assignment_->has_rounds() || (votes.reads_alone && keeps_.parts == 0)) {
     keep_only(0);
     state_ = State::alone;
@@ -143,7 +143,7 @@ Status StreamMember::begin(const Agreement::Answer& answer, std::string& why) {
   settings.takes_nothing = resident_;
   if (!resident_) keep_only(assignment_->kept_rounds() != 0 ? job.kept_parts : 0);
   settings.keeps = keeps_.bytes;
-  team.cache_less(std::exchange(cached_, 0));  // of an attempt that failed, since memory was short
+  team.cache_less(std::exchange(cached_, 0));  // undo an earlier attempt
   settings.in_page_cache = source_->room(team.kept() * team.ranks_here() + team.cached());
   const std::uint64_t cached = reader_->records() * reader_->record_bytes() / team.nodes();
   cached_ = static_cast<std::uint64_t>(static_cast<double>(cached) * settings.in_page_cache);
@@ -164,7 +164,7 @@ void StreamMember::take_answer() {
   }
   std::string why = answer.why;
   Status st = Status::from_errno(answer.code != 0 ? answer.code : EREMOTEIO);
-  // The other ranks expect this one to begin: if memory is short, the next call tries again.
+  // The other ranks expect this rank to begin.  If memory is short, the next call tries again.
   if (answer.verdict == Agreement::Verdict::agreed) st = begin(answer, why);
   if (st.raw() == ENOMEM) throw std::bad_alloc();
   if (!st.ok()) return fail(st, why);
@@ -219,7 +219,7 @@ std::string StreamMember::lacks_memory() const {
 
 Status StreamMember::next(std::unique_ptr<records::Batch>& out, std::string& why, bool looks,
                           bool impatient) {
-  // If the team has a thread, make progress only if the batch was not complete: it also calls MPI.
+  // If the team has a thread, make progress here only if `looks` is set, because progress() calls MPI.
   if (state_ != State::running || !reader_->team()->has_thread() || looks) progress(now_ns());
   if (state_ == State::failed || gave_up_) {
     why = why_;

@@ -1,4 +1,4 @@
-// One rank's part of a stream that the ranks of a team have opened together.
+// The part of one rank in a stream that the ranks of a team have opened together.
 #pragma once
 
 #include <lmdbio/lmdbio.h>
@@ -16,12 +16,12 @@
 
 namespace lmdbio::ranks {
 
-/// Opens a stream together with the other ranks, and reads, sends and receives for it.  It continues while
-/// the program computes, and after the program has closed the stream, until no rank expects anything from it.
-/// Requires the team's lock.
+/// Opens a stream together with the other ranks, and reads, sends and receives its records.  Continues while
+/// the program computes, and even after the program has closed the stream, until no rank expects anything
+/// from this rank.  All functions require the team's lock.
 class StreamMember final : public Member {
  public:
-  /// `list`: of the order.
+  /// `list`: list of the order.
   StreamMember(std::shared_ptr<TeamReader> reader, const lmdbio_order& share, records::Order::List list)
       : reader_(std::move(reader)), share_(share), list_(std::move(list)), number_(reader_->next_stream()) {}
   StreamMember(const StreamMember&) = delete;
@@ -31,7 +31,7 @@ class StreamMember final : public Member {
   void progress(std::int64_t now_ns) noexcept override;
   bool finished() const noexcept override {
     if (!left_) return false;
-    if (state_ == State::failed) return stream_ == nullptr;  // otherwise it stays: messages may be under way
+    if (state_ == State::failed) return stream_ == nullptr;  // stays while messages are under way
     return state_ == State::alone || (stream_ != nullptr && stream_->closed());
   }
   std::uint64_t events() const noexcept override {
@@ -40,15 +40,15 @@ class StreamMember final : public Member {
     return n;
   }
 
-  /// Returns whether each rank reads its own records with a records::Stream, without the other ranks.
+  /// Returns whether each rank reads its own records with a records::Stream.
   bool reads_alone() const noexcept { return state_ == State::alone; }
-  /// next() returns this at the first batch of an epoch.  The caller then checks the file and calls
+  /// Result of next() at the first batch of an epoch.  The caller must then check the file and call
   /// checked().
   static constexpr Status kCheckFirst = Status::from_errno(EINPROGRESS);
-  /// Returns the next batch.  EAGAIN: it is not complete yet.  `looks`: makes progress first, even if the
-  /// team has a thread.  `impatient`: see RankStream::next().
+  /// Returns the next batch.  EAGAIN: the batch is not complete yet.  `looks`: makes progress first, even if
+  /// the team has a thread.  `impatient`: see RankStream::next().
   Status next(std::unique_ptr<records::Batch>& out, std::string& why, bool looks, bool impatient);
-  /// The file has not changed, so the batches of this epoch may be returned.
+  /// Notes that the file has not changed.  next() then returns the batches of this epoch.
   void checked() noexcept { checked_ = stream_->position(); }
   records::Position position() const noexcept {
     return stream_ != nullptr ? stream_->position() : records::Position{share_.epoch, share_.position};
@@ -61,14 +61,15 @@ class StreamMember final : public Member {
   bool stuck() const noexcept override { return state_ == State::failed && stream_ != nullptr; }
   /// See RankStream::resting().
   bool resting() const noexcept { return state_ == State::running && stream_->resting(); }
-  /// Returns why the next batch is delayed if memory is short, otherwise an empty text.
+  /// If the next batch is delayed because memory is short, returns a text that says so.  Otherwise, returns
+  /// an empty text.
   std::string lacks_memory() const;
-  /// Returns the reader's shared state and counters.  Null: none yet.
+  /// Returns the reader's shared state and counters, or null if there are none yet.
   std::shared_ptr<records::Shared> shared() const noexcept { return shared_; }
 
  private:
   enum class State : unsigned char {
-    reader_pending,  ///< not all ranks have one snapshot yet
+    reader_pending,  ///< not all ranks have the same snapshot yet
     pending,         ///< not all ranks have opened the stream yet
     running,
     alone,  ///< see reads_alone()
@@ -86,25 +87,26 @@ class StreamMember final : public Member {
 
   const std::shared_ptr<TeamReader> reader_;
   const lmdbio_order share_;
-  records::Order::List list_;   ///< of share_; dropped when the assignment has it
-  const std::uint64_t number_;  ///< number of this stream, counted per reader
+  records::Order::List list_;   ///< list of share_; dropped when the assignment has it
+  const std::uint64_t number_;  ///< number of this stream among those of the reader
   State state_ = State::reader_pending;
   std::uint64_t claim_ = 0;
   Keeping keeps_;
-  std::uint64_t cached_ = 0;  ///< read through this node's page cache on the direct path, in bytes
+  std::uint64_t cached_ = 0;  ///< bytes that this node reads through its page cache although the path is
+                              ///< direct
   bool resident_ = false;     ///< this rank's records are in the page cache of its node
   bool left_ = false;
-  bool gave_up_ = false;  ///< the program has an error, status_; for other ranks this rank has left
+  bool gave_up_ = false;  ///< the program gets the error status_, and for other ranks this rank has left
   Status status_;
   std::string why_;
-  // Destroyed in reverse sequence: each needs those before it.
+  // The members below are destroyed in reverse sequence, because each of them uses those before it.
   std::shared_ptr<records::Shared> shared_;
   std::unique_ptr<Transport> transport_;
   std::optional<Assignment> assignment_;
   std::unique_ptr<PartSource> source_;
   std::unique_ptr<RankStream> stream_;
-  Traffic counted_;                           ///< traffic that the reader's counters contain
-  records::Position checked_{UINT64_MAX, 0};  ///< where the epoch began for which the file was checked last
+  Traffic counted_;                           ///< traffic that the reader's counters already contain
+  records::Position checked_{UINT64_MAX, 0};  ///< position of the stream at the last check of the file
 };
 
 }  // namespace lmdbio::ranks

@@ -11,18 +11,19 @@ namespace lmdbio::ranks {
 
 namespace {
 
-/// Bytes that one reader reads of a round: large requests as far as memory allows.
+/// Bytes of the part of a round that one reader reads.  They allow large requests, as far as memory permits.
 constexpr std::uint64_t kPartBytes = std::uint64_t{4} << 20, kLeastPartBytes = std::uint64_t{64} << 10;
-/// Parts that a rank may have in memory at a time: kRoundsAhead rounds that are read, packed and received.
+/// Number of parts that a rank may have in memory at a time, for kRoundsAhead rounds that are read, packed
+/// and received.
 constexpr std::uint64_t kPartsInMemory = 5 * kRoundsAhead;
-/// Parts that must fit into the memory for messages besides the records that are kept.
+/// Number of parts that must fit into the memory for messages, besides the records that are kept.
 constexpr std::uint64_t kPartsOnTheirWay = 8;
-/// A share may have this many times the bytes that the average record size suggests.
+/// Upper limit for the bytes of a share, relative to the estimate from the average record size.
 constexpr double kMoreThanEstimated = 8.0 / 7;
-/// Bytes.  Of a share larger than this, no rank has memory for any part.
+/// If a share has at least this many bytes, nothing is kept: no rank has memory for any part of it.
 constexpr double kMostKept = 1e18;
 constexpr std::uint64_t kPageBytes = 4096;
-/// Bytes that a rank reads at a time of an order that it reads for itself (records/stream.cc).
+/// Bytes that a rank reads at a time if it reads for itself (records/stream.cc).
 constexpr std::uint64_t kFetchBytes = std::uint64_t{4} << 20;
 
 }  // namespace
@@ -44,7 +45,7 @@ bool votes_to_exchange(const StreamFacts& f) noexcept {
   facts.records = f.records;
   facts.record_bytes = f.record_bytes;
   facts.elements = has_length(f.share) ? f.share.length : f.records;
-  facts.epochs = records::epochs_to_read(f.share);  // 0 if all epochs are over; that favours the exchange
+  facts.epochs = records::epochs_to_read(f.share);  // 0 if no epochs are left, which favours the exchange
   facts.round_records = round_records(f.offer, scattered_bytes(f.record_bytes), f.readers);
   facts.fetch_records = kFetchBytes / f.record_bytes;
   facts.nodes = f.nodes;

@@ -1,4 +1,4 @@
-// Computes how large the rounds of a stream are, what a rank keeps of its share, and how it votes.  Pure
+// Computes the size of a stream's rounds, the part of its share that a rank keeps, and its vote.  Pure
 // functions.
 #pragma once
 
@@ -13,44 +13,44 @@ namespace lmdbio::ranks {
 /// Number of rounds that are read, sent and received ahead.
 inline constexpr unsigned kRoundsAhead = 3;
 
-/// Returns the bytes that one reader reads of a round.  `offer`: bytes that the streams of each rank may
-/// use.
+/// Returns the bytes of the part of a round that one reader reads.  `offer`: bytes that the streams of each
+/// rank may use.
 std::uint64_t part_bytes(std::uint64_t offer) noexcept;
-/// Returns the records of a round, for all readers together.  `record_bytes`: bytes of a record with its
-/// share of the pages.
+/// Returns the number of records in a round, for all readers together.  `record_bytes`: bytes of a record and
+/// its part of the pages.
 std::uint64_t round_records(std::uint64_t offer, std::uint64_t record_bytes, std::size_t readers) noexcept;
-/// Returns the bytes that are read for one record of a scattered order: whole pages, which are read for this
-/// record only.
+/// Returns the bytes that are read for one record of a scattered order, at least a page.
 std::uint64_t scattered_bytes(std::uint64_t record_bytes) noexcept;
-/// Returns whether the order says how many elements an epoch has.  Otherwise an epoch has all records.
+/// Returns whether the order itself gives the number of elements of an epoch.  Otherwise an epoch has all
+/// records.
 inline bool has_length(const lmdbio_order& o) noexcept {
   return o.kind == LMDBIO_ORDER_LIST || o.kind == LMDBIO_ORDER_FUNCTION;
 }
 
-/// What a rank knows when it opens a stream.  Sizes are in bytes.
+/// The facts that a rank knows when it opens a stream.  Sizes are in bytes.
 struct StreamFacts {
   lmdbio_order share{};
-  records::Order::List list;                    ///< of the order
-  std::uint64_t records = 0, record_bytes = 1;  ///< bytes of a record with its share of the pages
+  records::Order::List list;                    ///< list of the order
+  std::uint64_t records = 0, record_bytes = 1;  ///< record_bytes: bytes of a record and its part of the pages
   std::uint32_t nodes = 1, readers = 1;
-  std::uint64_t ranks_here = 1;    ///< ranks of this node
+  std::uint64_t ranks_here = 1;    ///< number of ranks on this node
   std::uint64_t offer = 0;         ///< memory that this rank's streams may use
   std::uint64_t for_messages = 0;  ///< part of `offer`
-  std::uint64_t memory = 0;        ///< limit of all readers of the process
+  std::uint64_t memory = 0;        ///< memory limit of all readers of the process
   std::uint64_t available = 0;     ///< free memory of the node
   bool caches = false;             ///< reads go through the page cache
 };
 
 /// Returns whether the ranks should read for each other if the order is scattered (plan.h).
 bool votes_to_exchange(const StreamFacts& facts) noexcept;
-/// What a rank keeps of its share.
+/// The part of its share that a rank keeps.
 struct Keeping {
-  unsigned parts = 0;       ///< in kKeptParts-ths of the rounds
-  std::uint64_t bytes = 0;  ///< memory that is set aside for all these parts
+  unsigned parts = 0;       ///< kept rounds, in kKeptParts-ths of all rounds
+  std::uint64_t bytes = 0;  ///< memory that is reserved for all these parts
   std::uint64_t of(unsigned less) const noexcept { return parts != 0 ? bytes / parts * less : 0; }
 };
-/// Computes what a rank keeps.  Keeps nothing if the share differs between epochs, if there is only one
-/// epoch, or if memory is short.  `set_aside`: bytes that are set aside for other streams.
+/// Computes the part of its share that a rank keeps.  This is nothing if the share differs between epochs, if
+/// there is only one epoch, or if memory is short.  `set_aside`: bytes that are reserved for other streams.
 Keeping what_to_keep(const StreamFacts& facts, std::uint64_t set_aside) noexcept;
 
 }  // namespace lmdbio::ranks

@@ -13,12 +13,12 @@ namespace lmdbio::ranks {
 
 namespace {
 
-/// Records in the sample that is looked up in the page cache.
+/// Number of records in the sample for has_in_page_cache().
 constexpr std::uint64_t kSamples = 64;
 
 constexpr std::uint32_t kExchangeScattered = 1, kReadAlone = 2;
-/// The votes contain the number of kept parts in unary, from this bit on.  So the bitwise AND of all votes
-/// has the least number.
+/// From this bit on, the votes contain the number of kept parts in unary form.  The bitwise AND of all votes
+/// therefore contains the smallest number.
 constexpr unsigned kAtKeptParts = 8;
 static_assert(kAtKeptParts + kKeptParts < 32);
 constexpr std::uint32_t bits_of_parts(unsigned parts) noexcept { return ((1u << parts) - 1) << kAtKeptParts; }

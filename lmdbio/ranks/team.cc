@@ -18,10 +18,11 @@ namespace lmdbio::ranks {
 
 namespace {
 
-/// Thresholds for the number of checks in a row without progress and without a call of the program.  After
+/// Thresholds for the number of consecutive checks without progress and without a call of the program.  After
 /// kLooksUntilSettled checks (about 100 ms), the team's thread checks only every 10 ms.  After
-/// kLooksUntilAsleep checks (about 200 ms), it checks only every 50 ms.  In each check MPI may begin to copy
-/// the program's own messages, on a thread that competes with the program for its core (docs/decisions/0016).
+/// kLooksUntilAsleep checks (about 200 ms), it checks only every 50 ms.  In each check, MPI may begin to copy
+/// messages of the program.  The team's thread then competes with the program for its core
+/// (docs/decisions/0016).
 constexpr unsigned kLooksUntilSettled = 100, kLooksUntilAsleep = 110;
 constexpr std::int64_t kPauseSettled = 10'000'000, kPauseAsleep = 50'000'000;
 
@@ -35,8 +36,8 @@ Team::Team(std::unique_ptr<Network> network, Settings settings)
   transport_ = network_->open_port(0);
   if (transport_ == nullptr) throw std::bad_alloc();
   agreement_ = std::make_unique<Agreement>(*transport_, settings_.host, settings_.timeout_ns);
-  // Rank 0 is a reader, so its port of a stream stays open until all ranks have left the stream.  So a number
-  // is free on all ranks if it is free on rank 0.
+  // A number that is free on rank 0 is free on all ranks.  Rank 0 is a reader, so its port of a stream stays
+  // open until all ranks have left the stream.
   agreement_->avoid_numbers([this](std::uint32_t number) { return network_->port_in_use(number + 1); });
   if (network_->threads() == Network::Threads::any && settings_.own_thread) start_thread();
 }
@@ -57,7 +58,7 @@ void Team::start_thread() {
       },
       this);
   (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  threaded_ = rc == 0;  // otherwise progress is made in calls
+  threaded_ = rc == 0;  // otherwise the program's calls make progress
 }
 
 Team::~Team() { end_thread(); }
@@ -94,7 +95,7 @@ bool Team::may_call(std::string& why) const {
   return false;
 }
 
-// Makes progress once.  Returns whether something has happened.
+// Checks for progress once.  Returns whether there was progress.
 bool Team::step() noexcept {
   if (!broken_.empty()) return false;
   const std::int64_t now = now_ns();

@@ -1,5 +1,5 @@
-// Functions of liblmdbio.so that liblmdbio_mpi.so calls.  Both must come from one build, which the version
-// proves.
+// Functions of liblmdbio.so that liblmdbio_mpi.so calls.  Both libraries must come from the same build;
+// lmdbio_team_functions() checks their version.
 #pragma once
 
 #include <lmdbio/lmdbio.h>
@@ -23,15 +23,15 @@ struct TeamFunctions {
   void (*set_error)(const char* text);
   /// Returns whether LMDBIO_MPI is 1.
   bool (*together)();
-  /// Makes a team.  Takes ownership of the network, also on failure.
+  /// Makes a team.  Takes ownership of the network, even if it fails.
   int (*init)(Network* network, const TeamOptions& options, void** team);
-  /// Returns the number of nodes with ranks.
+  /// Returns the number of nodes that the ranks run on.
   unsigned (*nodes)(void* team);
   int (*reader_open)(void* team, const char* path, const lmdbio_reader_options* options,
                      lmdbio_reader** reader);
   int (*wait)(lmdbio_reader* reader);
   int (*poll)(void* team);
-  /// Waits for the other ranks.  The network is not used any more afterwards.
+  /// Waits for the other ranks.  Afterwards, the network is no longer used.
   int (*close)(void* team);
   /// Requires close().
   void (*free)(void* team);

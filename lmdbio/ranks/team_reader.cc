@@ -24,7 +24,7 @@ void TeamReader::look() noexcept {
 
 namespace {
 
-/// Offers of the ranks: they build the index together unless all of them have it.
+/// Offers of the ranks.  The ranks build the index together unless all of them have it.
 constexpr std::uint64_t kIndexMissing = 0, kIndexThere = 1;
 
 Terms terms_of(const Team& team, TeamReader::Local& local) noexcept {
@@ -34,7 +34,7 @@ Terms terms_of(const Team& team, TeamReader::Local& local) noexcept {
   return terms;
 }
 
-/// One kForMessages-th of a reader's memory is for messages, the rest for buffers of reads.
+/// One kForMessages-th of a reader's memory is for messages, and the rest is for buffers of reads.
 constexpr std::uint64_t kForMessages = 2;
 
 }  // namespace
@@ -214,7 +214,7 @@ void TeamReader::move_index_on() {
   state_ = State::agreed;
 }
 
-// Builds the whole index, after a rank that was to build a part has closed its reader.
+// Builds the whole index on this rank, after Outcome::alone.
 void TeamReader::make_index_alone() {
   records::IndexParts* const missing = local_ != nullptr ? local_->missing_index() : nullptr;
   if (missing == nullptr) {

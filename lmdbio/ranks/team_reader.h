@@ -20,62 +20,64 @@ namespace lmdbio::ranks {
 /// lock, except for wait().
 class TeamReader final : public Member {
  public:
-  /// The reader of this rank.  Its functions are called with the team's lock, except check().
+  /// Interface to the reader of this rank.  The caller holds the team's lock, except in check().
   class Local {
    public:
     virtual ~Local() = default;
-    /// Takes the newest snapshot instead.  Nothing may have been read from the old one yet.  May throw
+    /// Replaces the snapshot by the newest one.  Nothing may have been read from the old snapshot.  May throw
     /// bad_alloc.
     virtual Status renew(FileState& state, std::string& why) = 0;
-    /// Fails if the file has changed since the snapshot was taken.  Reads from the file, so it is called
-    /// without the team's lock, by the thread that uses a stream of the reader.
+    /// Fails if the file has changed since the snapshot was taken.  Reads from the file.  The thread that
+    /// uses a stream of the reader therefore calls it without the team's lock.
     virtual Status check(std::string& why) = 0;
     virtual records::Reader& reader() noexcept = 0;
-    /// Returns the reader's index, if the ranks must build it together.  Null: this rank has an index.
+    /// Returns the reader's index if the ranks must build it together, or null if this rank has an index.
     virtual records::IndexParts* missing_index() noexcept = 0;
     /// Starts to build a part of the index.  May throw bad_alloc.
     virtual std::unique_ptr<IndexWork> start_index(std::uint64_t part, std::uint64_t parts) = 0;
   };
 
-  /// Claims that this rank has opened the database `name` in `path` with this state.  `local` must outlive
-  /// the result, or let_go() must be called.  Sets `out` before it calls `local`, whose functions use `out`.
-  /// Takes the team's lock.  May throw bad_alloc.
+  /// Claims that this rank has opened the database `name` in `path` with this state.  `local` must exist
+  /// until the TeamReader is destroyed or let_go() is called.  Takes the team's lock, and sets `out` while it
+  /// holds the lock, so that renew() can use `out`.  May throw bad_alloc.
   static void open(const std::shared_ptr<Team>& team, std::string_view path, std::string_view name,
                    const FileState& state, Local& local, std::shared_ptr<TeamReader>& out);
-  /// Tells the other ranks that this rank could not open the database, for the reason `why`.  Takes the
-  /// team's lock.  May throw bad_alloc.
+  /// Claims that this rank could not open the database, for the reason `why`.  Takes the team's lock.  May
+  /// throw bad_alloc.
   static void report_failure(Team& team, std::string_view path, std::string_view name, int code,
                              std::string_view why);
   TeamReader(std::shared_ptr<Team> team, std::string path, Local& local) noexcept;
 
-  /// Waits until all ranks have one snapshot and its index.  On failure, all ranks get the same error.
-  /// ECANCELED.  EINVAL: this thread or process may not call.  Takes the team's lock.
+  /// Waits until all ranks have the same snapshot and its index.  If this fails, all ranks get the same
+  /// error.  Other errors: ECANCELED if `cancelled` is set.  EINVAL if this thread or process must not call.
+  /// Takes the team's lock.
   Status wait(const std::atomic<bool>& cancelled, std::string& why);
 
   const std::shared_ptr<Team>& team() const noexcept { return team_; }
   const std::string& path() const noexcept { return path_; }
   bool pending() const noexcept { return !gave_up_ && !settled(); }
-  /// Returns whether the snapshot may still be replaced by a newer one.
+  /// Returns whether a newer snapshot may still replace the snapshot.
   bool may_renew() const noexcept { return state_ == State::pending; }
   /// Returns the result.  Requires !pending().
   Status status(std::string& why) const {
     if (!status_.ok()) why = why_;
     return status_;
   }
-  /// Returns the number of this open, which is the same on all ranks.
+  /// Returns the number of the agreement on this reader, which is the same on all ranks.
   std::uint32_t number() const noexcept { return number_; }
-  /// Number of records of the snapshot, and approximate bytes of a record with its share of the pages.
+  /// Return the number of records of the snapshot, and the approximate bytes of a record and its part of the
+  /// pages.
   std::uint64_t records() const noexcept { return records_; }
   std::uint64_t record_bytes() const noexcept { return record_bytes_; }
-  /// Returns the number of the next stream that the ranks open together.  All ranks open them in the same
-  /// sequence.
+  /// Returns the number of the next stream that the ranks open together.  All ranks open these streams in the
+  /// same sequence.
   std::uint64_t next_stream() noexcept { return streams_++; }
-  /// Returns the part of a reader's memory that is for messages, in bytes.
+  /// Returns how many bytes of a reader's memory are for messages.
   static std::uint64_t for_messages(std::uint64_t memory) noexcept;
   /// Returns the memory for messages of all streams of this reader.  `pool`: the reader's buffers.  May
   /// throw bad_alloc.
   std::shared_ptr<PayloadMemory> message_memory(const records::BufferPool& pool);
-  /// Returns null after let_go().
+  /// Returns the reader of this rank, or null after let_go().
   Local* local() const noexcept { return local_; }
   /// Stops using the local reader.  Takes the team's lock.  Does nothing in a forked child.
   void let_go() noexcept;
@@ -110,15 +112,14 @@ class TeamReader final : public Member {
   State state_ = State::pending;
   std::uint32_t number_ = 0;
   std::uint64_t records_ = 0, record_bytes_ = 1;
-  // Destroyed in reverse sequence: each needs those before it.
+  // The members below are destroyed in reverse sequence, because each of them uses those before it.
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<IndexExchange> exchange_;
   std::unique_ptr<IndexWork> work_;
   bool works_alone_ = false;  ///< work_ builds the whole index
   std::weak_ptr<PayloadMemory> message_memory_;
   bool stuck_ = false;
-  bool gave_up_ =
-      false;  ///< the program gets the error status_, and the other ranks are told that this rank has left
+  bool gave_up_ = false;  ///< the program gets the error status_, and for other ranks this rank has left
   std::uint64_t streams_ = 0;
   Status status_;
   std::string why_;

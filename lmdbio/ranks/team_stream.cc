@@ -11,7 +11,7 @@ namespace lmdbio::ranks {
 
 namespace {
 
-/// If memory for the messages of a batch is short for longer than this, next() returns an error.
+/// If memory for the messages of a batch is short for longer than this, next() returns ENOMEM.
 constexpr std::int64_t kLacksMemoryNs = 2'000'000'000;
 
 }  // namespace
@@ -74,7 +74,7 @@ void TeamStream::leave_member() noexcept {
   if (team_.closed() && team_.ours()) return;
   std::string why;
   if (!team_.ours()) {
-    // In a forked child, leak the member: its operations must not be touched.
+    // In a forked child, leak the member, because its operations must not be touched.
     (void)new (std::nothrow) std::shared_ptr<StreamMember>(std::move(member_));
     return;
   }
@@ -126,8 +126,9 @@ Status TeamStream::next(std::unique_ptr<records::Batch>& out, std::string& why) 
       return Status::from_errno(EINVAL);
     }
     if (st.raw() != StreamMember::kCheckFirst.raw()) break;
-    // LMDB's locks protect the snapshot only from writers on the same node.  The check reads the file, and
-    // its server may not answer: without the lock, this rank still sends what the others wait for.
+    // LMDB's locks protect the snapshot only from writers on the same node, so check the file.  This reads
+    // the file, and its server may not answer.  Without the lock, this rank can still send the records that
+    // other ranks wait for.
     TeamReader::Local* const local = reader_->local();
     lock.unlock();
     st = local->check(why);

@@ -12,19 +12,19 @@
 
 namespace lmdbio::ranks {
 
-/// Returns the batches of one rank.  They are the same as those of a records::Stream with this order.  One
-/// thread at a time, except for cancel().
+/// Returns the batches of one rank: the same batches as a records::Stream with this order.  One thread at a
+/// time, except for cancel().
 ///
-/// All ranks open a stream together if its order is this rank's share of an order of all ranks, and not by
-/// keys.  They read for each other if that order has rounds (Assignment::has_rounds).  Otherwise this rank
-/// reads alone, once all ranks have one snapshot.
+/// All ranks open a stream together if its order is this rank's share of an order of all ranks, and is not by
+/// keys.  The ranks read for each other if the order of all ranks has rounds (Assignment::has_rounds).
+/// Otherwise this rank reads alone, after all ranks have agreed on a snapshot.
 class TeamStream final : public records::BatchStream {
  public:
-  /// Opens a stream.  EINVAL: a field of the order is invalid.  The first next() may return this instead.
-  /// Takes the team's lock.  May throw bad_alloc.
+  /// Opens a stream.  EINVAL: a field of the order is invalid; this error may also come from the first
+  /// next().  Takes the team's lock.  May throw bad_alloc.
   static Status open(std::shared_ptr<TeamReader> reader, const lmdbio_order& order,
                      std::unique_ptr<records::BatchStream>& out, std::string& why);
-  /// Other ranks then read for themselves what this rank would have sent them.
+  /// Leaves the stream.  Other ranks then read the records themselves that this rank would have sent.
   ~TeamStream() override;
   TeamStream(const TeamStream&) = delete;
   TeamStream& operator=(const TeamStream&) = delete;
@@ -43,10 +43,10 @@ class TeamStream final : public records::BatchStream {
   Team& team_;
   const std::shared_ptr<TeamReader> reader_;
   lmdbio_order order_;
-  records::Order::List list_;  ///< of order_
-  std::vector<MDB_val> keys_;  ///< of order_; their bytes are in key_bytes_
+  records::Order::List list_;  ///< list of order_
+  std::vector<MDB_val> keys_;  ///< keys of order_; their bytes are in key_bytes_
   std::string key_bytes_;
-  std::shared_ptr<StreamMember> member_;  ///< null: this rank reads alone
+  std::shared_ptr<StreamMember> member_;  ///< null if this rank reads alone
   records::Position at_;
   std::unique_ptr<records::Stream> alone_;
   std::atomic<records::Stream*> cancels_{nullptr};  ///< alone_, for cancel() in other threads

@@ -26,7 +26,7 @@ bool Turns::may_begin(std::uint64_t n) const noexcept {
   if (at_once_ == 0) return true;
   const std::uint64_t turn = n * size_ + in_group_;
   if (turn < at_once_) return true;
-  // It waits for a turn of reader `before_`, which has had `before` turns before that one.
+  // This turn waits for turn number `before` of reader `before_` (counted from 0 in that reader's turns).
   const std::uint64_t before = (turn - at_once_) / size_;
   return (sends() ? heard_ : ended_) > before;
 }

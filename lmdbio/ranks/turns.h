@@ -1,9 +1,9 @@
-// Makes readers take turns, so that they do not all read from the file system at the same time.
+// Makes readers take turns, so that not all of them read from the file system at the same time.
 //
-// Neighbouring readers form groups.  The turns of a group are numbered: the n-th round of reader p of the
-// group has turn n * group size + p.  A turn begins after the turn `at_once` before it has ended, so at most
-// `at_once` turns of a group are under way.  Each reader sends the number of its ended turns to the reader
-// whose turns wait for them.
+// Neighbouring readers form groups.  The turns of a group are numbered.  The n-th round of reader p of the
+// group has turn number n * group size + p.  Turn t may begin when turn t - at_once has ended.  At most
+// `at_once` turns of a group are therefore under way.  Each reader sends the number of its ended turns to the
+// reader whose turns wait for them.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@
 
 namespace lmdbio::ranks {
 
-/// Turns of one reader.  One thread.  The transport outlives it.
+/// The turns of one reader.  One thread.  The transport must outlive it.
 class Turns {
  public:
   struct Settings {
-    std::uint32_t group = 0;    ///< readers of a group; 0: no reader waits
-    std::uint32_t at_once = 1;  ///< most turns of a group that are under way; 0 means 1
+    std::uint32_t group = 0;    ///< number of readers of a group; 0: no reader waits
+    std::uint32_t at_once = 1;  ///< upper limit for the turns of a group that are under way; 0 means 1
   };
   /// `readers`: the rank of each reader of the job.  `self`: number of this reader.
   Turns(const Settings& settings, const std::vector<std::uint32_t>& readers, std::uint32_t self,
@@ -31,15 +31,16 @@ class Turns {
   /// Returns whether this reader's turn number `n` may begin.  Turns are counted from 0, and must begin in
   /// sequence.
   bool may_begin(std::uint64_t n) const noexcept;
-  /// Ends this reader's turns below `n`.
+  /// Ends this reader's turns with numbers less than `n`.
   void ended(std::uint64_t n) noexcept {
     if (n > ended_) ended_ = n;
   }
-  /// Ends all turns of this reader: other readers must not wait for it any more.
+  /// Ends all turns of this reader, so that no other reader waits for it.
   void leave() noexcept { ended_ = kAll; }
-  /// Sends and receives numbers of turns.  Never waits.  An error is one of the transport, and final.
+  /// Sends and receives numbers of ended turns.  Never waits.  Errors are those of the transport, and are
+  /// final.
   Status progress();
-  /// Returns whether nothing is under way.  Only after leave().
+  /// Returns whether nothing is under way.  Call it only after leave().
   bool closed() const noexcept;
 
  private:
@@ -47,9 +48,10 @@ class Turns {
   bool sends() const noexcept { return size_ > 1 && after_ != in_group_; }
 
   Transport& transport_;
-  /// Size of the group, this reader's number in it, and Settings::at_once.  0: no reader waits.
+  /// Size of the group, this reader's number in the group, and Settings::at_once (0: no reader waits).
   std::uint32_t size_ = 1, in_group_ = 0, at_once_ = 0;
-  /// Numbers in the group: the reader that this one waits for, and the reader that waits for this one.
+  /// Numbers of two readers in the group.  This reader waits for reader `before_`, and reader `after_` waits
+  /// for this reader.
   std::uint32_t before_ = 0, after_ = 0;
   std::uint32_t before_rank_ = 0, after_rank_ = 0;
   std::uint64_t ended_ = 0;

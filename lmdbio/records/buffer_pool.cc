@@ -13,8 +13,8 @@ namespace lmdbio::records {
 namespace {
 
 constexpr std::uint64_t kSmallest = std::uint64_t{64} << 10;
-/// A free buffer that is larger than needed by more than this factor is not used while there is room for a
-/// new one.
+/// If a free buffer is larger than needed by more than this factor, the pool makes a new buffer while there
+/// is room.
 constexpr std::uint64_t kMuchLarger = 4;
 
 }  // namespace
@@ -31,8 +31,8 @@ Buffer::~Buffer() {
   if (pool_ != nullptr) pool_->give_back(slot_);
 }
 
-// Sequentially consistent, like the count of needs: either the waiting caller sees the change of `holds`,
-// or this thread sees the Need and notifies it.
+// The operations on `holds` and on the count of needs are sequentially consistent.  Either the waiting caller
+// sees the change of `holds`, or this thread sees the Need and notifies the caller.
 void Buffer::hold() const noexcept {
   if (pool_ == nullptr) return;
   slot_->holds.fetch_add(1);
@@ -54,8 +54,8 @@ BufferPool::BufferPool(std::uint64_t limit, std::shared_ptr<Memory> memory)
   memory_->add(*this);
 }
 
-// In a forked child, the lists may be inconsistent if another thread of the parent held the mutex at the
-// fork.  They are leaked then.
+// In a forked child, the lists may be inconsistent, if another thread of the parent held the mutex at the
+// fork.  In this case, the lists are leaked.
 BufferPool::~BufferPool() {
   if (::getpid() == pid_) {
     memory_->remove(*this);
@@ -117,7 +117,8 @@ Result<Buffer> BufferPool::give_new(std::size_t size, std::size_t bytes) {
   return give(free_->begin(), bytes);
 }
 
-// If the system gives no memory for the buffer, the bytes taken from the process's memory go back.
+// Does the same as give_new().  If the system has no memory for the buffer, gives the bytes back to the
+// process's memory.
 Result<Buffer> BufferPool::give_new_or_trim(std::size_t size, std::size_t bytes) noexcept {
   try {
     Result<Buffer> given = give_new(size, bytes);
@@ -142,8 +143,8 @@ bool BufferPool::drop_free(std::uint64_t size, std::uint64_t limit) noexcept {
   return counters_.bytes + size <= limit;
 }
 
-// Does the same with the ends of buffers in use beyond the bytes requested: their memory goes back to the
-// system.
+// Releases memory at the ends of buffers in use, beyond the bytes requested, until `size` more bytes fit into
+// `limit`.
 void BufferPool::drop_slack(std::uint64_t size, std::uint64_t limit) noexcept {
   for (auto at = used_->begin(); at != used_->end() && counters_.bytes + size > limit; ++at) {
     if (at->counted <= at->asked) continue;
@@ -170,8 +171,8 @@ bool BufferPool::take_least() noexcept {
   }
 }
 
-// Takes the bytes from the process's memory that `size` more bytes need.  Unmaps free buffers of this pool
-// if that makes room.  Returns the bytes that are missing; 0 means success.
+// Takes bytes from the process's memory for `size` more bytes of buffers.  Unmaps free buffers of this pool
+// if there is no room.  Returns the bytes that are missing; 0 means success.
 std::uint64_t BufferPool::grant(std::uint64_t size, bool needed, Urgency urgency) noexcept {
   for (const bool again : {false, true}) {
     if (counters_.bytes + size <= granted_) return 0;
@@ -187,7 +188,7 @@ std::uint64_t BufferPool::grant(std::uint64_t size, bool needed, Urgency urgency
   return 0;
 }
 
-// Gives back the process's memory that no buffer needs any more.
+// Gives back the process's memory that no buffer needs.
 void BufferPool::trim() noexcept {
   const std::uint64_t keep = std::max(counters_.bytes, least_);
   if (granted_ <= keep) return;
@@ -205,7 +206,7 @@ Result<Buffer> BufferPool::take(std::size_t bytes, MemoryRequest& request) noexc
   std::uint64_t size = buffer_bytes(liked);
   if (size > allowed) size = align_up(liked, system_page());
   for (;;) {
-    std::uint64_t missing = 0, missing_then = 0;  // of the process's memory: now; without read-ahead
+    std::uint64_t missing = 0, missing_then = 0;  // missing bytes: now, and without read-ahead
     try {
       const std::lock_guard lock(mutex_);
       if (!request.needed && (needs() != 0 || (granted_ > least_ && memory_->pressed())))
@@ -220,7 +221,7 @@ Result<Buffer> BufferPool::take(std::size_t bytes, MemoryRequest& request) noexc
         if (missing == 0) return give_new_or_trim(static_cast<std::size_t>(size), bytes);
       }
       if (request.needed) {
-        // For a buffer that the program waits for, release all memory that holds no data.
+        // The program waits for this buffer, so release all memory that contains no data.
         if (!drop_free(exact, limit_)) drop_slack(exact, limit_);
         if (counters_.bytes + exact <= limit_) {
           missing = grant(exact, true, request.urgency);
@@ -245,8 +246,8 @@ Result<Buffer> BufferPool::take(std::size_t bytes, MemoryRequest& request) noexc
   }
 }
 
-// In a forked child, another thread of the parent may have held the mutex: only unmap the memory and keep
-// the slot.
+// In a forked child, only unmaps the memory and keeps the slot, because another thread of the parent may have
+// held the mutex at the fork.
 void BufferPool::give_back(Slots::iterator slot) noexcept {
   if (::getpid() != pid_) {
     slot->memory.reset();

@@ -22,14 +22,14 @@
 namespace lmdbio::records {
 namespace {
 
-/// A thread takes leaf pages in chunks of at most kChunkPages pages, about kChunkBytes of rows.  A finished
-/// chunk stays in memory until all chunks before it are finished.
+/// A thread takes leaf pages in chunks.  A chunk has at most kChunkPages pages and about kChunkBytes of rows.
+/// A finished chunk stays in memory until all chunks before it are finished.
 constexpr std::uint64_t kChunkBytes = 8 << 20, kChunkPages = 1 << 14, kLeastChunkPages = 1 << 10;
-/// If leaf pages do not lie in key order, each chunk is spread over the whole file.  The chunks are fewer
-/// and larger then.
+/// If leaf pages are not in key order, each chunk is spread over the whole file.  The build then uses fewer
+/// and larger chunks.
 constexpr std::uint64_t kScatteredBytes = 32 << 20, kScatteredPages = 1 << 19;
 constexpr unsigned kMostThreads = 4;
-/// A chunk takes at most this fraction of the process's memory.
+/// A chunk takes at most one kChunkShare-th of the process's memory.
 constexpr std::uint64_t kChunkShare = 32;
 /// Bytes per leaf page while the build finds leaf pages.
 constexpr std::uint64_t kFoundBytes = 24;
@@ -40,7 +40,7 @@ unsigned processors() noexcept {
   return n > 0 ? static_cast<unsigned>(n) : 1;
 }
 
-/// Returns how many records fit at most into a leaf page without duplicates.
+/// Returns the maximum number of records in a leaf page without duplicates.
 std::uint64_t most_records(std::size_t page_size) noexcept {
   return page_size / (format::kNodeHeader + sizeof(std::uint16_t));
 }
@@ -63,7 +63,7 @@ class Build {
   std::uint64_t choose_chunk() noexcept;
   Status read_leaves(TreeReads& own);
 
-  // Called by several threads.
+  // Several threads call the functions below.
   static void* helper(void* self) noexcept;
   void work(TreeReads& reads) noexcept;
   Status read_chunk(TreeReads& reads, std::size_t which, std::unique_ptr<Chunk> chunk);
@@ -71,7 +71,7 @@ class Build {
   const IndexRequest& request_;
   IndexProblem& problem_;
   BuildState state_;
-  std::vector<std::uint64_t> leaves_;  ///< of the part
+  std::vector<std::uint64_t> leaves_;  ///< leaf pages of the part
   std::uint64_t chunk_pages_ = 1;
   std::uint64_t records_each_ = 1;  ///< records per leaf page, estimated
   std::uint64_t leaf_bytes_ = 1;    ///< bytes that a leaf page takes in a chunk, estimated
@@ -98,7 +98,7 @@ Status Build::run(RecordIndex& out, TakenMemory* taken) {
     return corrupted(root, "the root is not in the file, which has %" PRIu64 " pages", request_.file_pages);
   if (r.depth == 0 || r.depth > format::kMaxDepth)
     return corrupted(root, "the record gives the tree a depth of %u", unsigned{r.depth});
-  // A damaged record may give more leaf pages than the file has pages.
+  // If the record is damaged, its number of leaf pages may exceed the number of pages in the file.
   const std::uint64_t leaves = std::min<std::uint64_t>(r.leaf_pages, request_.file_pages);
   if (!leaves_taken_.take(request_.memory, MemoryUse::index, leaves * kFoundBytes, Urgency::last,
                           request_.cancelled))
@@ -109,7 +109,7 @@ Status Build::run(RecordIndex& out, TakenMemory* taken) {
   if (st.ok()) st = read_leaves(reads);
   if (!st.ok()) return st;
   const bool whole = request_.parts == 1;
-  // Damaged pages cannot hold more records than they have room for.
+  // The missing records must fit into the damaged pages.
   const std::uint64_t most_damaged =
       state_.facts().dupsort ? UINT64_MAX : packer_.damaged_pages() * most_records(state_.facts().page_size);
   if (packer_.damaged_pages() != 0 &&
@@ -156,7 +156,7 @@ Status Build::find_leaves(TreeReads& reads) {
   return {};
 }
 
-// Sets leaf_bytes_, too.
+// Returns the number of leaf pages per chunk, and sets leaf_bytes_.
 std::uint64_t Build::choose_chunk() noexcept {
   std::uint64_t back = 0;
   for (std::size_t i = 1; i < leaves_.size(); ++i) back += leaves_[i] < leaves_[i - 1];
@@ -180,10 +180,10 @@ Status Build::read_leaves(TreeReads& own) {
   ready_.resize(chunks);
   const std::size_t most = request_.threads != 0 ? request_.threads : std::min(processors(), kMostThreads);
   std::vector<pthread_t> helpers;
-  helpers.reserve(most);  // push_back() must not throw: each thread has to be joined
+  helpers.reserve(most);  // push_back() must not throw, because each thread must be joined
   while (helpers.size() + 1 < std::min(most, chunks)) {
     pthread_t thread;
-    if (request_.file->base().start_thread(thread, helper, this) != 0) break;  // go on with fewer threads
+    if (request_.file->base().start_thread(thread, helper, this) != 0) break;  // continue with fewer threads
     helpers.push_back(thread);
   }
   work(own);
@@ -211,10 +211,10 @@ void* Build::helper(void* self) noexcept {
 
 void Build::work(TreeReads& reads) noexcept {
   try {
-    // A helper without buffers ends: the other threads read its pages.
+    // A helper that gets no buffers ends, and the other threads read its pages.
     if (!reads.is_caller() && !reads.prepare({leaves_[0], 0})) return;
     while (reads.go_on()) {
-      // Without memory for the chunk, a helper ends, but the caller's thread goes on.
+      // If there is no memory for the chunk, a helper ends, but the caller's thread continues.
       auto chunk = std::make_unique<Chunk>();
       const std::uint64_t bytes = std::min<std::uint64_t>(chunk_pages_, leaves_.size()) * leaf_bytes_;
       if (!chunk->taken.take(request_.memory, MemoryUse::index, bytes, Urgency::ahead)) {

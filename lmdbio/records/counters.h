@@ -5,25 +5,25 @@
 
 namespace lmdbio::records {
 
-/// Counts of one reader, or sums over readers.  Any thread.
+/// Counts of one reader, or sums over several readers.  Any thread.
 struct Counters {
-  Counter index_read;  ///< 1: the record index came from a file
+  Counter index_read;  ///< 1 if the record index came from a file
   Counter batches, records;
-  Counter bytes_given;             ///< of keys and values
-  Counter bytes_read;              ///< from the file
-  Counter bytes_copied;            ///< from the page cache, through the mapping
+  Counter bytes_given;             ///< bytes of keys and values that programs received
+  Counter bytes_read;              ///< bytes read from the file
+  Counter bytes_copied;            ///< bytes copied from the page cache through the mapping
   Counter requests;                ///< reads of the file
   Counter fetches;                 ///< fetches that have been read
-  Counter fetches_cached;          ///< of those: from the page cache
-  Counter leaf_hits, leaf_misses;  ///< key leaf pages: cached, not cached
-  Counter waits, wait_ns;          ///< of the program for batches
+  Counter fetches_cached;          ///< fetches that came from the page cache
+  Counter leaf_hits, leaf_misses;  ///< leaf pages of keys that were cached, and that were not
+  Counter waits, wait_ns;          ///< the program's waits for batches
   Counter failed;                  ///< batches that could not be returned
   // Readers that the ranks of an MPI job share:
   Counter messages_sent;  ///< messages with records
-  Counter bytes_sent;     ///< in these messages
+  Counter bytes_sent;     ///< bytes of records in these messages
   Counter bytes_received;
-  Counter bytes_from_nodes;  ///< of those: from ranks on other nodes
-  Counter records_alone;     ///< read here: others were late, failed or had left
+  Counter bytes_from_nodes;  ///< part of bytes_received that came from other nodes
+  Counter records_alone;     ///< records read here because other ranks were late, failed or had left
 };
 
 /// All counters, with their names in reports (docs/operations.md).

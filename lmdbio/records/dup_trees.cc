@@ -10,9 +10,9 @@
 namespace lmdbio::records {
 namespace {
 
-/// Sets the record counts of damaged leaf pages in a tree of `entries` duplicates.  All pages from the
-/// first to the last damaged one count as damaged.  Their records get page `no_page`, which no tree can
-/// have, so that reads of them fail.  Returns false if there are too many entries, or too few.
+/// Sets the record counts of damaged leaf pages in a tree of `entries` duplicates.  All pages from the first
+/// damaged page to the last one count as damaged.  Their page becomes `no_page`, which no tree can have, so
+/// that reads of their records fail.  Returns false if there are too many or too few entries.
 bool place_damaged_dups(std::span<BlockRow> leaves, std::uint64_t entries, std::uint64_t no_page) noexcept {
   const auto is_damaged = [](const BlockRow& r) { return r.damaged; };
   const auto first = std::find_if(leaves.begin(), leaves.end(), is_damaged);
@@ -42,7 +42,7 @@ Status read_dup_trees(TreeReads& reads, Chunk& chunk) {
   struct Node {
     std::size_t tree;
     std::uint64_t page;
-    unsigned below;  ///< levels of branch pages from here down
+    unsigned below;  ///< number of levels of branch pages, from this page down
   };
   const std::vector<DupTree>& trees = chunk.rows.trees;
   std::vector<Node> nodes;

@@ -8,7 +8,7 @@ namespace lmdbio::records {
 
 namespace {
 
-/// To estimate residency, so many extents are probed, and so many bytes of each.
+/// Number of extents that are probed to estimate residency, and bytes that are probed of each extent.
 constexpr std::size_t kSamples = 4;
 constexpr std::uint64_t kSampleBytes = std::uint64_t{64} << 10;
 
@@ -30,7 +30,7 @@ void Fetch::add_missing() {
   ordinals_.push_back(kNoRecord);
 }
 
-// Pages outside the snapshot are not read: give() then reports them as damaged.
+// Adds pages to the pages to read.  Ignores pages outside the snapshot; give() reports them as damaged.
 void Fetch::want(const Shared& shared, std::uint64_t page, std::uint64_t bytes) {
   const std::uint64_t pages = (bytes + shared.source.page_size - 1) >> shared.page_shift;
   if (shared.inside(page, pages)) wanted_.push_back({shared.offset(page), bytes});
@@ -81,7 +81,7 @@ bool Fetch::plan_less() noexcept {
   if (exact_.empty() || wanted_.empty() || buffer_.size() != 0) return false;
   std::uint64_t now = 0;
   for (const Extent& e : wanted_) now += e.bytes;
-  wanted_.assign(exact_.begin(), exact_.end());  // no more elements than before: allocates nothing
+  wanted_.assign(exact_.begin(), exact_.end());  // allocates nothing: no more elements than before
   gap_ = largest_gap(wanted_, gap_ / 2, now / 2);
   wanted_.resize(merge(wanted_, gap_));
   if (gap_ == 0) exact_ = {};
@@ -123,7 +123,7 @@ Status Fetch::start(Shared& shared, Queues& queues, MemoryRequest& memory) noexc
     stretches_.reserve(wanted_.size());
     std::size_t room = 0;
     for (const Extent& e : wanted_) {
-      // Reads start at the aligned offset: the extent's first byte lies behind it.
+      // A read starts at an aligned offset, at or before the extent's first byte.
       stretches_.push_back({e, room + static_cast<std::size_t>(e.offset & (align - 1))});
       room += copies ? static_cast<std::size_t>(e.bytes) : queue->room(e);
     }
@@ -177,8 +177,8 @@ bool Fetch::take_mapped(Shared& shared) noexcept {
   return true;
 }
 
-// Copies the data from the mapping.  For small pieces all over the file, this takes half the time of reads.
-// Returns false if the file has become shorter.
+// Copies the data from the mapping.  For small extents that are spread over the file, this takes half the
+// time of reads.  Returns false if the file has become shorter.
 bool Fetch::copy(Shared& shared) noexcept {
   const Extent& last = stretches_.back().extent;
   if (last.offset + last.bytes > shared.file_bytes()) return false;

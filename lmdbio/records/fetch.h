@@ -12,18 +12,18 @@
 
 namespace lmdbio::records {
 
-/// Returns how many of the `bytes` of a batch's or fetch's own tables count against the process's memory.
-/// Tables below 16 KiB do not count.
+/// Returns how many bytes of the tables of a batch or fetch count against the process's memory.  `bytes`:
+/// size of the tables.  Tables below 16 KiB do not count.
 constexpr std::uint64_t counted_apart(std::uint64_t bytes) noexcept { return bytes < 16384 ? 0 : bytes; }
 
 /// The ordinal of a record that does not exist.
 inline constexpr std::uint64_t kNoRecord = UINT64_MAX;
 
 /// Reads a set of records into one buffer.  Call add() for each record, then plan(), then start() until it
-/// succeeds.  Wait until the group is done, call finish(), then give() for any of the records.
+/// succeeds.  Wait until the group is done, and call finish().  Then call give() for any of the records.
 ///
-/// One thread at a time until finish() returns.  The records that give() returns live as long as the Fetch.
-/// Any thread may destroy it, but not while its reads are in flight.
+/// One thread at a time until finish() returns.  The records that give() returns are valid as long as the
+/// Fetch exists.  Any thread may destroy a Fetch, but not while its reads are in flight.
 class Fetch {
  public:
   Fetch() = default;
@@ -32,42 +32,42 @@ class Fetch {
 
   /// Adds a record.  May throw bad_alloc.
   void add(std::uint64_t ordinal, const RecordLocation& location, const Shared& shared);
-  /// Adds a record that does not exist: give() returns an empty key and value.  May throw bad_alloc.
+  /// Adds a record that does not exist.  give() then returns an empty key and value.  May throw bad_alloc.
   void add_missing();
   std::size_t records() const noexcept { return ordinals_.size(); }
   std::uint64_t ordinal(std::size_t i) const noexcept { return ordinals_[i]; }
   /// Returns the bytes of this object's own tables.
   std::uint64_t own_bytes() const noexcept { return ordinals_.size() * kRecordBytes; }
-  /// Returns an upper estimate of the memory that the records take, in bytes.
+  /// Returns the estimated upper limit of the memory that the records take, in bytes.
   std::uint64_t bytes() const noexcept { return bytes_ + ordinals_.size() * kRecordBytes; }
 
-  /// Finds out which pages have to be read, and whether they are in the page cache.  Gaps of up to one page
-  /// are read, too.  Larger gaps, up to 64 KiB, are read while the total is at most `most` bytes.  Call it
-  /// once.  May throw bad_alloc.
+  /// Determines which pages must be read, and whether they are in the page cache.  The reads include gaps of
+  /// up to one page.  They include larger gaps, up to 64 KiB, while the total is at most `most` bytes.  Call
+  /// it once.  May throw bad_alloc.
   void plan(Shared& shared, std::uint64_t most);
-  /// Plans to read fewer gaps after start() found no room: about half the bytes, or as few as possible.
-  /// Returns false if there are no gaps left to drop, or if the fetch has started.
+  /// Plans to read fewer gaps, after start() has failed with ENOMEM.  The aim is half the bytes, or as few as
+  /// possible.  Returns false if there are no gaps left to drop, or if the fetch has started.
   bool plan_less() noexcept;
-  /// Returns true if there is nothing to wait for: as far as samples show, all pages are in the page cache
-  /// or in the leaf cache.
+  /// Returns true if all pages are in the page cache or in the leaf cache, as far as samples show.  There is
+  /// then nothing to wait for.
   bool cached() const noexcept { return cached_; }
-  /// Allows to lend data from the page cache instead of copying it.  Call it before start(). give() then
-  /// returns pointers into the file's mapping: call still_lent() first, and use the data soon.
+  /// Allows the fetch to lend data from the page cache instead of copying it.  Call it before start().  Lent
+  /// data are pointers into the file's mapping.  Call still_lent() before give(), and use the data soon.
   void lend() noexcept { may_lend_ = true; }
   /// Reads through the page cache even if the reader's path is direct.  Call it before start().
   void use_page_cache() noexcept { to_page_cache_ = true; }
   /// Returns true if the data is lent.  Call it after start().
   bool lends() const noexcept { return lent_ != nullptr; }
-  /// Returns true if the file still is long enough for the data that was lent.  Access beyond the end of
-  /// the file raises SIGBUS.
+  /// Returns true if the file is still long enough for the lent data.  Access beyond the end of the file
+  /// raises SIGBUS.
   bool still_lent(const Shared& shared) const noexcept;
-  /// Takes a buffer as `memory` says, and adds the reads to one of the queues.  Copies data from the page
-  /// cache at once.  Errors: ENOMEM, or as Queues::get(); the fetch is unchanged then.
+  /// Takes a buffer as `memory` requests, and adds the reads to one of the queues.  Copies data from the page
+  /// cache at once.  Errors: ENOMEM, or as Queues::get().  After an error, start() may be called again.
   Status start(Shared& shared, Queues& queues, MemoryRequest& memory) noexcept;
-  /// Returns the queue to wait in for the group, or nullptr if there is nothing to wait for.
+  /// Returns the queue in which to wait for the group, or nullptr if there is nothing to wait for.
   ReadQueue* queue() const noexcept { return queue_; }
   ReadGroup& group() noexcept { return group_; }
-  /// Returns the bytes of the buffer; 0 if none was needed.
+  /// Returns the bytes of the buffer; 0 if no buffer was needed.
   std::size_t buffer_bytes() const noexcept { return buffer_.size(); }
   /// Hold and release the buffer, as Buffer's functions do.  Call them after start().
   void hold() const noexcept { buffer_.hold(); }
@@ -76,8 +76,8 @@ class Fetch {
   /// Copies leaf pages that were read into the leaf cache.  Call it once all reads have succeeded.
   void finish(Shared& shared) noexcept;
 
-  /// Sets `out` to record `i`, in the order of add().  Returns MDB_CORRUPTED if the file does not hold it;
-  /// `bad_page` is then the number of the damaged page.
+  /// Sets `out` to record `i`, in the order of the calls of add().  Returns MDB_CORRUPTED if the file does
+  /// not contain the record, and sets `bad_page` to the number of the damaged page.
   Status give(const Shared& shared, std::size_t i, lmdbio_record& out, std::uint64_t& bad_page) noexcept;
 
  private:
@@ -108,19 +108,19 @@ class Fetch {
   std::uint64_t bytes_ = 0, last_leaf_ = 0;
 
   std::vector<Extent> wanted_;
-  std::vector<Extent> exact_;              ///< as wanted_, without gaps; empty: no gap is read
+  std::vector<Extent> exact_;              ///< wanted_ without gaps; empty if no gap is read
   std::uint64_t gap_ = 0;                  ///< largest gap that is read, in bytes
   std::vector<Stretch> stretches_;         ///< sorted
   std::vector<Held> held_;                 ///< sorted by page
-  std::vector<std::uint64_t> new_leaves_;  ///< leaf pages to copy into the leaf cache once they are read
+  std::vector<std::uint64_t> new_leaves_;  ///< leaf pages that finish() copies into the leaf cache
   bool cached_ = false, may_lend_ = false, to_page_cache_ = false;
-  const std::byte* lent_ = nullptr;  ///< the file's mapping, instead of a buffer
+  const std::byte* lent_ = nullptr;  ///< the file's mapping, if it is used instead of a buffer
   ReadQueue* queue_ = nullptr;
   Buffer buffer_;
   ReadGroup group_;
 
-  std::size_t last_stretch_ = 0;  ///< where the last find() ended
-  std::uint64_t open_page_ = 0;   ///< page of leaf_; 0: none
+  std::size_t last_stretch_ = 0;  ///< index of the stretch that find() returned last
+  std::uint64_t open_page_ = 0;   ///< number of the page in leaf_; 0 if there is none
   format::PageView leaf_ = format::PageView::none();
 };
 

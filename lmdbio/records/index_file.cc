@@ -40,12 +40,12 @@ struct ColumnSizes {
   std::uint64_t values, frame_bytes, distance_bytes;
 };
 
-/// The header of the file.  The database name and the columns follow, each padded to 8 bytes, and then the
-/// XXH3 of everything before it.
+/// The header of the file.  After it, the file has the database name and the columns, each padded to 8 bytes.
+/// The file ends with the XXH3 of everything before.
 struct Header {
   char magic[8];
-  std::uint32_t version, header_bytes;  ///< header_bytes: header, name and its padding
-  std::uint64_t file_bytes;             ///< of the whole file
+  std::uint32_t version, header_bytes;  ///< header_bytes: size of header, name and padding of the name
+  std::uint64_t file_bytes;             ///< size of the whole file
   std::uint32_t page_size, name_bytes;
   std::uint64_t txnid, root, entries;
   std::uint64_t inode, size;
@@ -65,7 +65,7 @@ std::array<PackedColumn*, 6> all(IndexColumns& c) noexcept {
   return {&c.leaf, &c.first, &c.start, &c.where, &c.run_page, &c.run_bytes};
 }
 
-/// Returns a header without the sizes of the columns and the totals, which the caller sets.
+/// Returns a header in which the caller must set the sizes of the columns and the totals.
 Header header_of(const IndexTag& tag) noexcept {
   Header h{};
   std::memcpy(h.magic, kMagic, sizeof kMagic);
@@ -182,13 +182,13 @@ Status save(const RecordIndex& index, const IndexTag& tag, int fd, std::uint64_t
   return out.finish();
 }
 
-/// Writes the file and sets its group and mode: save_index() without the final rename.
+/// Writes the file, and sets its group and mode.  Does all of save_index() except the rename.
 Status fill(const RecordIndex& index, const IndexTag& tag, const struct ::stat& data, int fd,
             std::uint64_t& bytes) noexcept {
   if (const Status st = save(index, tag, fd, bytes); !st.ok()) return st;
   ::mode_t mode = S_IRUSR | S_IWUSR | (data.st_mode & (S_IRGRP | S_IROTH));
   if (::fchown(fd, static_cast<::uid_t>(-1), data.st_gid) != 0)
-    mode &= ~::mode_t{S_IRGRP};  // the file has another group
+    mode &= ~::mode_t{S_IRGRP};  // the index file has another group
   if (::fchmod(fd, mode) != 0 || ::fsync(fd) != 0) return Status::from_errno(errno);
   return {};
 }
@@ -198,9 +198,9 @@ Status damaged(std::span<char> why, const char* what) noexcept {
   return Status::from_mdb(MDB_CORRUPTED);
 }
 
-/// Returns true if the data file may be a copy that kept the modification time (cp -a, rsync -a).  The
-/// caller compares size, modification time and transaction.  Times in whole seconds prove nothing: archives
-/// store such times, and may store the same one for all files.
+/// Returns true if the data file may be a copy with the same modification time (cp -a, rsync -a).  The caller
+/// compares size, modification time and transaction.  A time in whole seconds proves nothing, because
+/// archives store times in whole seconds, possibly the same time for all files.
 bool may_be_copy(const Header& h, const IndexTag& tag) noexcept {
   constexpr std::int64_t kSecond = 1'000'000'000;
   if (h.mtime_ns % kSecond == 0) return false;
@@ -235,13 +235,13 @@ Status judge(const Header& h, const IndexTag& tag, std::uint64_t size, std::span
   }
   if (h.file_bytes != size || h.header_bytes != want.header_bytes) return damaged(why, "wrong size");
   if (h.records != h.entries) return damaged(why, "wrong number of records");
-  // Each block has a record, and each run is a record.  So the database's number of records limits the
-  // bytes read.
+  // Each block has at least one record, and each run is one record.  The database's number of records
+  // therefore limits the bytes to read.
   std::uint64_t sum = h.header_bytes + kChecksum;
   for (const ColumnSizes& c : h.columns) {
     const std::uint64_t frames = c.values / PackedColumn::kFrame + (c.values % PackedColumn::kFrame != 0);
     if (c.values > h.records || c.frame_bytes != frames * sizeof(PackedColumn::Frame) ||
-        c.frame_bytes > size || c.distance_bytes > size)  // otherwise their sum may wrap around
+        c.frame_bytes > size || c.distance_bytes > size)  // larger sizes could make the sum wrap around
       return damaged(why, "invalid column");
     sum += align_up(c.frame_bytes, 8) + align_up(c.distance_bytes, 8);
     // A distance has at most 8 bytes.
@@ -259,8 +259,8 @@ Status load(const std::string& path, const IndexTag& tag, RecordIndex& out, std:
     say(why, "%s", errno_text(e));
     return Status::from_errno(e);
   }
-  // Everybody may write to a shared directory such as /tmp, so check the owner.  The owner of the database
-  // and root could change the database itself.
+  // Check the owner, because every user can write to a shared directory such as /tmp.  Root and the owner of
+  // the database are trusted, because they could change the database itself.
   if (st.st_uid != ::geteuid() && st.st_uid != 0 && st.st_uid != tag.owner) {
     say(why, "belongs to user %u, not to this user, root or the owner of the database", unsigned{st.st_uid});
     return Status::from_errno(EPERM);
@@ -327,7 +327,7 @@ Status save_index(const RecordIndex& index, const IndexTag& tag, const std::stri
     st = fill(index, tag, data, file.fd(), written);
     if (!st.ok()) return st;
     st = file.replace();
-    if (!st.ok() && !file.named()) {  // no /proc
+    if (!st.ok() && !file.named()) {  // /proc is not mounted
       st = file.make_named();
       if (st.ok()) st = fill(index, tag, data, file.fd(), written);
       if (st.ok()) st = file.replace();

@@ -31,7 +31,8 @@ void IndexPacker::append(const Chunk& chunk) {
       if (row.kind != BlockKind::runs) continue;
       for (std::size_t r = 0; r < row.records; ++r) {
         const RunRow& run = chunk.rows.runs[row.where + r];
-        // A value in the leaf page has no run.  Its row repeats the page before, which packs best.
+        // A value in the leaf page has no run.  Its row repeats the page of the previous row, which packs
+        // best.
         if (run.bytes != 0) last_run_ = run.page;
         c.run_page.append(last_run_);
         c.run_bytes.append(run.bytes);
@@ -54,8 +55,8 @@ std::size_t IndexPacker::memory_bytes() const noexcept {
   return sum;
 }
 
-// The first damaged page gets all records but one for each other damaged page.  If the damaged pages are
-// adjacent, or if there is only one, the ordinals of all other records are right.
+// Each damaged page except the first gets one record.  The first damaged page gets all other missing records.
+// If the damaged pages are adjacent, or if there is only one, the ordinals of all other records are correct.
 bool IndexPacker::place_damaged(std::uint64_t records) {
   const std::uint64_t pages = damaged_.size();
   if (pages == 0) return records == totals.records;

@@ -20,7 +20,8 @@ auto all(Columns& c) noexcept {
   return std::array{&c.leaf, &c.first, &c.start, &c.where, &c.run_page, &c.run_bytes};
 }
 
-/// Upper limit for the bytes of a column, which no file exceeds.  Sums of such sizes do not overflow.
+/// Upper limit for the bytes of a column.  No file exceeds it.  Sums of sizes within the limit do not
+/// overflow.
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 56;
 
 }  // namespace

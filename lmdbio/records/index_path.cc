@@ -16,7 +16,7 @@ namespace lmdbio::records {
 namespace {
 
 constexpr const char* kSuffix = ".lmdbio-index";
-/// Longer names of databases are cut, and a hash keeps them distinct.
+/// Longer names are cut.  A hash keeps the names of databases distinct.
 constexpr std::size_t kMostName = 120, kMostFileName = 60;
 
 // Encodes the name of a database, which may contain any bytes, for a file name.

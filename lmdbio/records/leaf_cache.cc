@@ -9,8 +9,8 @@ namespace {
 
 /// Bytes that the cache takes from the process's memory at a time.
 constexpr std::uint64_t kStep = std::uint64_t{64} << 10;
-/// Pages after a refusal until the cache asks for the process's memory again: each request makes readers
-/// unmap their free buffers.
+/// After a refusal, the cache requests memory of the process again only after this many pages.  Each request
+/// makes readers unmap their free buffers.
 constexpr unsigned kPause = 256;
 
 }  // namespace

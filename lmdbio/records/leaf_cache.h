@@ -1,4 +1,4 @@
-// A cache of leaf pages that hold keys, limited by a number of pages and by the process's memory.
+// A cache of leaf pages that contain keys.  A number of pages and the process's memory limit its size.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace lmdbio::records {
 
-/// Keeps copies of leaf pages.  Any thread.  A page that was found lives until its holder releases it, even
-/// if the cache drops it.
+/// Keeps copies of leaf pages.  Any thread.  A page that find() passes on stays valid until its holder
+/// releases it, even if the cache evicts it.
 class LeafCache {
  public:
   using Page = std::shared_ptr<const std::byte[]>;
@@ -35,8 +35,8 @@ class LeafCache {
       take(i, entries_[at->second].page);
     }
   }
-  /// Copies the page at `bytes` into the cache.  May evict a page that was not found recently and that
-  /// nothing holds.  Keeps no copy if there is no such page, or no memory.
+  /// Copies the page at `bytes` into the cache.  If the cache is full, evicts a page that was not found
+  /// recently and that has no other holder.  If there is no such page, or no memory, keeps no copy.
   void keep(std::uint64_t page, const std::byte* bytes) noexcept;
 
  private:
@@ -52,9 +52,9 @@ class LeafCache {
   std::mutex mutex_;  ///< guards the members below
   std::unordered_map<std::uint64_t, std::size_t> entry_of_;
   std::vector<Entry> entries_;
-  std::size_t hand_ = 0;  ///< position of the second-chance algorithm
+  std::size_t hand_ = 0;  ///< index of the next entry that the second-chance algorithm checks
   TakenMemory taken_;
-  unsigned not_asked_ = 0;  ///< pages left until the cache asks for the process's memory again
+  unsigned not_asked_ = 0;  ///< number of pages until the cache requests memory of the process again
 };
 
 }  // namespace lmdbio::records

@@ -28,8 +28,8 @@ Result<LeafLookup> LeafLookup::make(const RecordIndex& index) noexcept {
 std::optional<std::uint64_t> LeafLookup::ordinal_of(std::uint64_t page, const format::PageView& leaf,
                                                     unsigned slot) const noexcept {
   const IndexColumns& c = index_->columns();
-  // Find the first of the page's last blocks that begin at or before the slot: a tree of duplicates has
-  // several blocks.
+  // Find the last block of the page that begins at or before the slot.  If several blocks begin at this slot
+  // (a tree of duplicates), find the first of them.
   const auto before = [&](std::uint64_t b, unsigned s) {
     const std::uint64_t p = c.leaf[b];
     return p < page || (p == page && c.start[b] >> 2 < s);

@@ -12,8 +12,8 @@ namespace lmdbio::records {
 
 namespace {
 
-/// An entry for one process.  It is never destroyed: a forked child keeps the parent's entry, since
-/// inherited readers refer to it.
+/// An entry for one process.  It is never destroyed, because a forked child's inherited readers refer to the
+/// parent's entry.
 struct OfProcess {
   pid_t pid;
   std::shared_ptr<Memory> memory;
@@ -54,8 +54,8 @@ void Memory::leave(MemoryUse use) noexcept {
   if (source_ != nullptr && ::getpid() == pid_) source_->leave(use);
 }
 
-// Sum up the holders first: memory that one of them gives back meanwhile is then counted twice instead of
-// not at all.  An overestimate is harmless, since the caller tries again.
+// Sums up the holders first.  Memory that a holder gives back meanwhile is then counted twice.  In the other
+// order, it would not be counted at all.  An overestimate is harmless, since the caller tries again.
 bool Memory::could_have(MemoryUse use, std::uint64_t bytes) noexcept {
   if (source_ == nullptr) return false;
   std::uint64_t sum = 0;

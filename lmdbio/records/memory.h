@@ -1,5 +1,5 @@
-// The memory that all readers of a process share, the callers that wait for it, and the streams whose
-// read-ahead can be dropped.
+// Manages the memory that all readers of a process share.  Knows the callers that wait for memory, and the
+// streams whose read-ahead can be dropped.
 #pragma once
 
 #include <sys/types.h>
@@ -24,86 +24,85 @@ using gather::Urgency;
 class BufferPool;
 class Stream;
 
-/// An owner of memory that it can give back.  Any thread.
+/// Interface of objects that own memory and can give it back.  Any thread.
 class MemoryHolder {
  public:
-  /// Returns how many bytes of the process's memory come back once all buffers that are not held are
-  /// returned.
+  /// Returns how many bytes the process's memory gets back once all buffers that are not held are returned.
   virtual std::uint64_t releasable_bytes() const noexcept = 0;
   /// Returns the bytes of buffers that are in use and not held.
   virtual std::uint64_t ahead_bytes() const noexcept = 0;
-  /// Gives back memory that is not in use, about `bytes` bytes or less.  Returns the bytes given back.
-  /// Takes no lock that is held while memory is taken.
+  /// Gives back unused memory, about `bytes` bytes or less.  Returns the bytes given back.  Must not take a
+  /// lock that is held during calls of Memory::take().
   virtual std::uint64_t unmap_free(std::uint64_t bytes) noexcept = 0;
 
  protected:
   ~MemoryHolder() = default;
 };
 
-/// The readers' access to the process's memory.  Any thread.  It belongs to the process that made it: a
-/// forked child makes its own.
+/// The readers' access to the process's memory.  Any thread.  Each process has its own object, also a forked
+/// child.
 class Memory {
  public:
-  /// `source`: the process's memory.  With null, only the readers' own limits apply.
+  /// `source`: the process's memory.  If it is null, only the readers' own limits apply.
   explicit Memory(gather::MemorySource* source = nullptr) noexcept;
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
   ~Memory() = default;
   /// Returns the calling process's object for `source`, which is never destroyed.  May throw bad_alloc.
   static std::shared_ptr<Memory> of_process(gather::MemorySource& source);
-  /// Unmaps up to `bytes` bytes of free buffers in the object of of_process(), if it exists.  Readers keep
-  /// the part of the memory that is guaranteed to them.
+  /// Unmaps up to `bytes` bytes of free buffers of the calling process's object, if of_process() has made
+  /// one.  Readers keep the memory that is guaranteed to them.
   static void reclaim(std::uint64_t bytes) noexcept;
 
   /// Returns the limit in bytes; UINT64_MAX without a source.
   std::uint64_t limit() const noexcept { return source_ != nullptr ? source_->limit() : UINT64_MAX; }
-  /// Takes `bytes` bytes.  Returns false if there is no room.  Does not drop anything of readers.
+  /// Takes `bytes` bytes.  Returns false if there is no room.  Does not release memory of readers.
   bool take(MemoryUse use, std::uint64_t bytes, Urgency urgency) noexcept {
     return source_ == nullptr || source_->take(use, bytes, urgency);
   }
-  /// Does the same, and releases readers' memory if there is no room.  It unmaps free buffers.  With
-  /// Urgency::last it also drops what streams have read ahead, which may wait for reads in flight and until
-  /// streams leave their current call.  `cancelled`, if not null, ends such a wait.  With 0 bytes, it
-  /// checks whether the bytes counted so far are within the limit.  The caller holds no lock of a reader;
-  /// with Urgency::ahead it may hold a LeafCache's lock.
+  /// Takes `bytes` bytes, like take(), and releases readers' memory if there is no room.  It unmaps free
+  /// buffers.  With Urgency::last, it also drops read-ahead of streams.  It may then wait for reads in
+  /// flight, and for streams to leave their current call.  `cancelled`, if not null, ends the wait.  With 0
+  /// bytes, the function checks whether the bytes counted so far are within the limit.  The caller must not
+  /// hold a lock of a reader, but may hold a LeafCache's lock with Urgency::ahead.
   bool take_of_readers(MemoryUse use, std::uint64_t bytes, Urgency urgency,
                        const std::atomic<bool>* cancelled = nullptr) noexcept;
-  /// Counts memory that the caller has already, even beyond the limit.
+  /// Counts memory that the caller already has, even beyond the limit.
   void count(MemoryUse use, std::uint64_t bytes) noexcept {
     if (source_ != nullptr && bytes != 0) source_->count(use, bytes);
   }
-  /// Gives back `bytes` bytes.  Does nothing in any process but the one that made this object.
+  /// Gives back `bytes` bytes.  Does nothing in a forked child that inherited this object.
   void give_back(MemoryUse use, std::uint64_t bytes) noexcept;
   void join(MemoryUse use) noexcept {
     if (source_ != nullptr) source_->join(use);
   }
   void leave(MemoryUse use) noexcept;
-  /// Returns true if readers have more memory than is guaranteed to them, and if another use lacks its
-  /// guaranteed memory or a caller waits.  Readers then keep no free buffers and no read-ahead beyond their
-  /// own guaranteed part.
+  /// Returns true if two conditions hold: readers have more memory than is guaranteed to them, and another
+  /// use lacks its guaranteed memory or a caller waits.  Readers must then keep no free buffers and no
+  /// read-ahead beyond their guaranteed memory.
   bool pressed() noexcept { return source_ != nullptr && source_->pressed(MemoryUse::readers); }
-  /// Returns true if take() with Urgency::last would succeed once all chunks, and all buffers that are not
-  /// held, are dropped.  May be wrong while others take memory without a Need.
+  /// Returns true if take() with Urgency::last would succeed after all chunks and all buffers that are not
+  /// held were dropped.  The result may be wrong while other callers take memory without a Need.
   bool could_have(MemoryUse use, std::uint64_t bytes) noexcept;
-  /// Returns true if there are buffers in use that are not held.
+  /// Returns true if there is read-ahead: buffers in use that are not held.
   bool is_read_ahead() noexcept;
   /// Returns text for an ENOMEM message, " (LMDBIO_MEMORY ...)"; empty without a source.  May throw
   /// bad_alloc.
   std::string reason() const;
 
-  /// Returns how much another use than readers gains, at most, if readers give back `bytes` bytes.
+  /// Returns how many bytes other uses can gain at most if readers give back `bytes` bytes.
   std::uint64_t useful(std::uint64_t bytes) noexcept {
     return source_ == nullptr ? bytes : std::min(bytes, source_->beyond_guaranteed(MemoryUse::readers));
   }
-  /// Unmaps free buffers of all holders except `but`, up to about `bytes` bytes.  Returns false if there
-  /// are none.  The caller holds no lock of a reader.
+  /// Unmaps free buffers of all holders except `but`, about `bytes` bytes at most.  Returns false if there
+  /// are no free buffers.  The caller must not hold a lock of a reader.
   bool drop_free(const MemoryHolder* but, std::uint64_t bytes) noexcept;
-  /// Adds a holder, which calls remove() before it is destroyed.  May throw bad_alloc.
+  /// Adds a holder.  The holder must call remove() before it is destroyed.  May throw bad_alloc.
   void add(MemoryHolder& holder);
   void remove(MemoryHolder& holder) noexcept;
 
-  /// Marks that a caller waits for memory that another reader, or a chunk, has.  While a Need exists, no
-  /// pool of the process gives out buffers for read-ahead.
+  /// Marks that a caller waits for memory of another reader or of a chunk.  While a Need exists, no pool of
+  /// the process gives out buffers for read-ahead.
   class Need {
    public:
     explicit Need(Memory& memory) noexcept;
@@ -115,12 +114,13 @@ class Memory {
     Memory& memory_;
   };
   unsigned needs() const noexcept { return needs_.load(); }
-  /// Notified when a pool with needs gets a buffer back, or when one of its buffers is held or released.
+  /// Returns the event that is notified when a pool with needs gets a buffer back, or when one of its buffers
+  /// is held or released.
   EventCount& changes() noexcept { return changes_; }
 
   std::atomic<unsigned> streams{0};   ///< open streams
   std::mutex mutex;                   ///< guards the members below and the list of holders
-  std::vector<Stream*> open_streams;  ///< streams, the next one to drop read-ahead first
+  std::vector<Stream*> open_streams;  ///< streams, in the order in which they drop read-ahead
 
  private:
   gather::MemorySource* const source_;
@@ -130,7 +130,7 @@ class Memory {
   std::vector<MemoryHolder*> holders_;
 };
 
-/// Bytes of the process's memory that the destructor gives back.
+/// Owns bytes of the process's memory.  The destructor gives them back.
 class TakenMemory {
  public:
   TakenMemory() noexcept = default;
@@ -142,11 +142,11 @@ class TakenMemory {
   std::uint64_t bytes() const noexcept { return bytes_; }
   /// Gives back all bytes.
   void clear() noexcept;
-  /// Changes the number of bytes taken to `bytes`, as Memory::take_of_readers() does.  Returns false if
-  /// there is no room; nothing changes then.  With a null `memory`, nothing is counted.
+  /// Changes the number of bytes taken to `bytes`.  Takes more memory by Memory::take_of_readers().  Returns
+  /// false if there is no room; nothing changes then.  Counts nothing if `memory` is null.
   bool take(const std::shared_ptr<Memory>& memory, MemoryUse use, std::uint64_t bytes, Urgency urgency,
             const std::atomic<bool>* cancelled = nullptr) noexcept;
-  /// Does the same for memory that the caller has already, even beyond the limit.
+  /// Sets the number of bytes to `bytes`, for memory that the caller already has, even beyond the limit.
   void count(const std::shared_ptr<Memory>& memory, MemoryUse use, std::uint64_t bytes) noexcept;
 
  private:

@@ -12,12 +12,12 @@ namespace lmdbio::records {
 
 namespace {
 
-/// Longest wait in nanoseconds before a new attempt, and before cancellation is checked.
+/// Longest wait before a new attempt and a check for cancellation, in nanoseconds.
 constexpr std::int64_t kLongest = 250'000'000;
-/// Nanoseconds: the same where memory may come back without a notification; the longest time without a
-/// change.
+/// kPoll is the longest wait if memory may become free without a notification.  kMostIdle is the longest time
+/// without a change.  Both are in nanoseconds.
 constexpr std::int64_t kPoll = 10'000'000, kMostIdle = 60'000'000'000;
-/// Limit for retries because of changes: other callers may change things all the time.
+/// Limit for retries after changes.  Other callers may cause changes all the time.
 constexpr unsigned kMostChanges = 32;
 
 }  // namespace
@@ -35,7 +35,7 @@ Status MemoryWait::make_way(const Shared* of) noexcept {
     urgency_ = Urgency::last;
     return {};
   }
-  // A call of a stream may take as long as its reads: do not limit the wait for it.
+  // Do not limit the wait for a call of a stream, because the call may take as long as its reads.
   const bool limited = any && (dropped != Stream::Dropped::busy || !memory_.is_read_ahead());
   const pid_t self = ::getpid();
   const std::int64_t begun = now_ns();
@@ -51,7 +51,8 @@ Status MemoryWait::make_way(const Shared* of) noexcept {
   return {};
 }
 
-// Only while there is a Need does read-ahead stop, and does each change send a notification.
+// A Need stops read-ahead, and makes each change send a notification.  The first call therefore makes a Need
+// and requests another attempt.
 bool MemoryWait::changed() noexcept {
   if (!need_) {
     need_.emplace(memory_);

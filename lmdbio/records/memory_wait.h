@@ -9,10 +9,10 @@
 
 namespace lmdbio::records {
 
-/// Waits between two attempts to take memory that a caller cannot do without.  It drops read-ahead of
-/// streams, and waits for memory that cannot be dropped yet.  Call begin(), then try to take the memory.
-/// If that fails, call make_way() if memory can be dropped, or else changed(), and start again.  The caller
-/// holds no lock of a reader.
+/// Waits between two attempts to take memory that a caller needs.  Drops read-ahead of streams, and waits for
+/// memory that cannot be dropped yet.  Call begin(), then try to take the memory.  If that fails, call
+/// make_way() if memory can be dropped, or changed() if not.  Then start again.  The caller must not hold a
+/// lock of a reader.
 class MemoryWait {
  public:
   MemoryWait(Memory& memory, const Stream::Caller& caller) noexcept : memory_(memory), caller_(caller) {}
@@ -24,12 +24,13 @@ class MemoryWait {
   void begin() noexcept { seen_ = memory_.changes().now(); }
   /// Returns the urgency of the next attempt.
   Urgency urgency() const noexcept { return urgency_; }
-  /// Call it after an attempt that would succeed without the read-ahead of reader `of`; with null, without
-  /// the read-ahead of all readers and without chunks.  OK: try again.  ECANCELED: the wait was cancelled.
-  /// ENOMEM: nothing has changed for a minute.
+  /// Drops read-ahead, or waits for memory.  Call it after an attempt that would succeed without the
+  /// read-ahead of reader `of`.  If `of` is null, the attempt would succeed without chunks and without the
+  /// read-ahead of all readers.  Returns OK if the caller should try again.  ECANCELED: the wait was
+  /// cancelled.  ENOMEM: nothing has changed for a minute.
   Status make_way(const Shared* of) noexcept;
-  /// Call it after an attempt for which no memory could be dropped.  Returns true if other callers took or
-  /// gave back memory during the attempt: try again.
+  /// Call it after a failed attempt if no memory can be dropped.  Returns true if the caller should try
+  /// again, because other callers took or gave back memory during the attempt.
   bool changed() noexcept;
 
  private:
@@ -39,7 +40,7 @@ class MemoryWait {
   std::uint32_t seen_ = 0;
   Urgency urgency_ = Urgency::needed;
   std::int64_t idle_ns_ = 0;  ///< time without a change
-  unsigned changes_ = 0;      ///< number of times that changed() saw a change
+  unsigned changes_ = 0;      ///< number of changes that changed() has found
 };
 
 }  // namespace lmdbio::records

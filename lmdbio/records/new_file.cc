@@ -23,10 +23,10 @@ namespace {
 
 /// A temporary name consists of the name of the file, a period, and this many letters or digits.
 constexpr std::size_t kRandom = 6;
-/// Most temporary names that are tried.
+/// Maximum number of temporary names to try.
 constexpr std::uint64_t kTries = 100;
-/// A temporary file that is older than this, in seconds, belongs to a killed process: the others are
-/// short-lived.
+/// A temporary file that is older than this, in seconds, was left by a killed process.  Other temporary files
+/// exist only for a short time.
 constexpr ::time_t kAbandoned = 3600;
 
 struct CloseDirectory {
@@ -71,14 +71,14 @@ void NewFile::remove_abandoned() const {
                      [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }))
       continue;
     struct stat st;
-    // The file system's time, also for `made`, may come from another machine's clock.
+    // Both times come from the file system's clock, which may be that of another machine.
     if (::fstatat(in, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) &&
         st.st_mtime + kAbandoned < made.st_mtime)
       (void)::unlinkat(in, entry->d_name, 0);
   }
 }
 
-// Gives the file another name.
+// Gives the file the name `name`.
 bool NewFile::link(const std::string& name) const noexcept {
   char proc[32];
   (void)std::snprintf(proc, sizeof proc, "/proc/self/fd/%d", fd());
@@ -99,7 +99,7 @@ Status NewFile::replace() {
     if (::rename(name_.c_str(), path_.c_str()) != 0) return Status::from_errno(errno);
     name_.clear();
   }
-  // If fsync(2) fails, the kernel writes the directory entry at a later time.
+  // Ignore errors of fsync(2): the kernel writes the directory entry later.
   const UniqueFd directory(::open(directory_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory) (void)::fsync(directory.get());
   return {};

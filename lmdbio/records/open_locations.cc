@@ -17,7 +17,7 @@ namespace lmdbio::records {
 
 namespace {
 
-/// The index of a tree with fewer leaf pages is built at once, not in a thread.
+/// If a tree has fewer leaf pages, the calling thread builds the index.
 constexpr std::uint64_t kManyLeaves = 128;
 
 }  // namespace

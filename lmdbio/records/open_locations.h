@@ -10,15 +10,16 @@
 
 namespace lmdbio::records {
 
-/// Which index open_locations() opens, and how.
+/// Parameters of open_locations().
 struct LocationsRequest {
-  std::string database;            ///< its name; empty: the main one
+  std::string database;            ///< name of the database; empty: the main one
   bool index_file = true;          ///< look for an index file
   std::shared_ptr<Memory> memory;  ///< as in IndexRequest
   /// As in IndexRequest.
   bool (*progress)(void* context, std::uint64_t done, std::uint64_t total) noexcept = nullptr;
   void* context = nullptr;
-  /// Does not build the index: without an index file, the result is an IndexParts, which others fill in.
+  /// Does not build the index.  If there is no index file, the result is an IndexParts, whose parts the
+  /// caller sets later.
   bool deferred = false;
 };
 
@@ -29,9 +30,9 @@ std::string index_failure(const std::string& name, Status st, const IndexProblem
 /// Logs how many leaf pages a tolerant build left out, if any.
 void warn_of_damage(const std::string& name, const IndexProblem& problem) noexcept;
 
-/// Opens the record index of `source`.  `loaded` is set to whether an index file was used.  If many pages
-/// have to be read and there is no progress callback, a thread builds the index (PendingLocations).  Errors:
-/// as build_index(); `why` then explains the error.  May throw bad_alloc.
+/// Opens the record index of `source`.  Sets `loaded` to true if an index file was used.  A thread builds the
+/// index (PendingLocations) if many pages must be read and there is no progress callback.  Errors: as
+/// build_index(); `why` explains the error.  May throw bad_alloc.
 Status open_locations(const Source& source, const LocationsRequest& request,
                       std::unique_ptr<RecordLocations>& out, bool& loaded, std::string& why);
 

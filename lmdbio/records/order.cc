@@ -13,10 +13,10 @@ namespace {
 
 constexpr std::uint64_t low_bits(unsigned n) noexcept { return (std::uint64_t{1} << n) - 1; }
 
-// A Feistel network permutes all numbers that have as many bits as count - 1.  Results outside the range pass
-// through the network again (cycle walking: Black, Rogaway, "Ciphers with arbitrary finite domains", 2002).
-// On average a number passes fewer than two times.  With fewer than kLeastBits bits, the permutations would
-// not be uniform.
+// A Feistel network permutes all numbers that have as many bits as count - 1, but at least kLeastBits bits.
+// Results outside the range pass through the network again (cycle walking: Black, Rogaway, "Ciphers with
+// arbitrary finite domains", 2002).  If count is more than 2^(kLeastBits - 1), a number passes fewer than two
+// times on average.  With fewer bits, the permutations would not be uniform.
 constexpr unsigned kRounds = 8, kLeastBits = 8;
 
 class Network {

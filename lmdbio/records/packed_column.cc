@@ -8,10 +8,10 @@
 namespace lmdbio::records {
 namespace {
 
-// An 8-byte load() that starts at any bit of a byte must contain the whole distance.
+// A distance may start at any bit of a byte, and an 8-byte load() must contain all its bits.
 constexpr unsigned kMostWidth = 57;
 
-/// A line with all values on or above it.  `width`: bits of the largest distance.
+/// A line below which no value is.  `width`: number of bits of the largest distance.
 struct Line {
   std::uint64_t base = 0, stride = 0;
   unsigned width = 64;
@@ -56,14 +56,14 @@ void PackedColumn::pack(std::span<const std::uint64_t> values) {
   const std::size_t n = values.size();
   Line best = line_of(values, 0);
   if (n > 1) {
-    // Try the steps at the start, in the middle and at the end: a jump hides the usual step in one of them
-    // only.  Also try the mean step.
+    // Try the steps at the start, in the middle and at the end, because a jump can hide the usual step in
+    // only one of these places.  Also try the mean step.
     const auto span = static_cast<std::int64_t>(values[n - 1] - values[0]);
     const std::uint64_t strides[] = {values[1] - values[0], values[n / 2] - values[n / 2 - 1],
                                      values[n - 1] - values[n - 2],
                                      static_cast<std::uint64_t>(span / static_cast<std::int64_t>(n - 1))};
     for (const std::uint64_t s : strides) {
-      // Lines much steeper than any value cannot fit, and their values would overflow.
+      // Skip lines that are much steeper than any value, because their values would overflow.
       const auto slope = static_cast<std::int64_t>(s);
       if (slope > INT64_MAX / (2 * static_cast<std::int64_t>(kFrame)) ||
           slope < -INT64_MAX / (2 * static_cast<std::int64_t>(kFrame)))

@@ -1,8 +1,9 @@
 // A packed column of numbers that grow about evenly.  The record index consists of such columns.
 //
-// A column consists of frames of kFrame values.  A frame stores a straight line (base, stride) and each
-// value's distance from it.  All distances of a frame have the same number of bits, as few as the largest
-// needs.  A value costs 24 / kFrame bytes and these bits; if all values lie on the line, it costs no bits.
+// A column consists of frames of kFrame values.  A frame stores a straight line (base, stride), and each
+// value's distance from this line.  All distances of a frame have the same number of bits.  This number is as
+// small as the largest distance allows, and 0 if all values are on the line.  A value costs these bits, and
+// 24 / kFrame bytes of the frame.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +37,8 @@ class PackedColumn {
   PackedColumn& operator=(const PackedColumn&) = delete;
   ~PackedColumn() = default;
 
-  /// Append a value; end the column.  Read no value before finish(), and append none after it.  May throw
-  /// bad_alloc.
+  /// append() appends a value, and finish() ends the column.  Read no value before finish(), and append no
+  /// value after it.  May throw bad_alloc.
   void append(std::uint64_t value);
   void finish();
 
@@ -59,18 +60,19 @@ class PackedColumn {
   static constexpr std::size_t kSlack = 8;
   Bytes frame_bytes() const noexcept { return std::as_bytes(frames_at_); }
   Bytes distance_bytes() const noexcept { return distances_at_; }
-  /// Becomes a column of `size` values from such bytes, which it copies.  Returns false if they do not form
-  /// such a column.  May throw bad_alloc.
+  /// Replaces this column by a column of `size` values that these bytes store.  Copies the bytes.  Returns
+  /// false if they do not form a valid column.  May throw bad_alloc.
   bool adopt(std::uint64_t size, Bytes frames, Bytes distances);
-  /// Does the same without a copy.  The bytes outlive the column, and `frames` has the alignment of Frame.
+  /// Does the same without a copy.  The bytes must outlive the column, and `frames` must have the alignment
+  /// of Frame.
   bool view(std::uint64_t size, Bytes frames, Bytes distances) noexcept;
 
  private:
   void pack(std::span<const std::uint64_t> values);
 
   std::uint64_t size_ = 0;
-  std::span<const Frame> frames_at_;  ///< frames_, or memory of another owner
-  Bytes distances_at_;                ///< distances_, or memory of another owner
+  std::span<const Frame> frames_at_;  ///< view of frames_, or of memory with another owner
+  Bytes distances_at_;                ///< view of distances_, or of memory with another owner
   std::vector<Frame> frames_;
   std::vector<std::byte> distances_;
   std::uint64_t bits_ = 0;              ///< bits of distances_ in use

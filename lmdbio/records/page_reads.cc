@@ -19,18 +19,19 @@ using gather::ReadKind;
 
 namespace {
 
-/// Number of pages to probe: if a probe reads nothing; if a probe may start read-ahead.
+/// Number of pages to probe.  kSamples: if a probe reads nothing.  kDearSamples: if a probe may start
+/// read-ahead.
 constexpr std::size_t kSamples = 32, kDearSamples = 4;
 /// A helper thread needs this many buffers, or the engine's queue depth if that is less.
 constexpr std::size_t kLeastSlots = 4;
-/// Average bytes of a run of pages from which huge pages pay off for the buffers.
+/// The buffers use huge pages if runs of pages have at least this many bytes on average.
 constexpr std::size_t kLargeRun = 64 << 10;
 
 }  // namespace
 
 bool PageReads::in_page_cache(std::span<const WantedPage> wanted) noexcept {
   bool there = false;
-  // All probes share one switch to the thread that owns the descriptor.
+  // All probes use one call of with_fd(), which may switch to the thread that owns the descriptor.
   (void)request_.file->base().with_fd([&](int) noexcept { there = samples_are_cached(wanted); });
   return there;
 }
@@ -52,8 +53,8 @@ bool PageReads::samples_are_cached(std::span<const WantedPage> wanted) noexcept 
 
 Status PageReads::prepare(std::span<const WantedPage> wanted) noexcept {
   if (const Status st = choose(wanted); !st.ok()) return st;
-  // A read of a single page into a small part of a buffer would make the kernel allocate and zero a huge
-  // page.
+  // With huge pages, a read of a single page into a small part of a buffer would make the kernel allocate and
+  // zero a huge page.
   std::size_t runs = 1;
   for (std::size_t i = 1; i < wanted.size(); ++i) runs += !joins(wanted, i);
   const bool large = wanted.size() / runs * request_.page_size >= kLargeRun;
@@ -88,7 +89,7 @@ Status PageReads::open(ReadKind kind) noexcept {
       kind, *request_.file, request_.file_pages * request_.page_size, request_.make_engine);
   if (!made) return made.error();
   const std::size_t align = made.value()->alignment();
-  // Room for a page at least, and for the alignment at both ends.
+  // Room for at least a page, and for the alignment at both ends.
   const std::size_t room = align_up(std::max(kRequest, request_.page_size), align) + 2 * align;
   std::size_t count = std::max(1u, made.value()->depth());
   const std::size_t spare = align > 4096 ? align : 0;  // mappings begin at a page boundary

@@ -1,4 +1,4 @@
-// Reads many single pages of a file in file order, with many requests in flight.  One request reads
+// Reads many single pages of a file, in file order and with many requests in flight.  One request reads
 // neighbouring pages and the small gaps between them.
 #pragma once
 
@@ -23,19 +23,19 @@ struct WantedPage {
 /// Reads pages for an index build.  One thread at a time per object; different objects are independent.
 class PageReads {
  public:
-  /// `request` outlives the object; its page counts and sizes are valid.  `needed`: one buffer suffices.
-  /// Otherwise, prepare() fails if there is no memory for several buffers.
+  /// `request` must outlive this object, and its page counts and sizes must be valid.  `needed`: one buffer
+  /// is enough.  If false, prepare() fails if there is no memory for several buffers.
   explicit PageReads(const IndexRequest& request, bool needed = true) noexcept
       : request_(request), needed_(needed) {}
 
-  /// Chooses an engine and buffers that suit these pages, or keeps the current ones if they do.  `wanted`
-  /// is sorted by page, not empty, and all pages are in the file.
+  /// Chooses an engine and buffers for these pages, or keeps the current ones if they are suitable.  `wanted`
+  /// must be sorted by page and must not be empty.  All its pages must be in the file.
   Status prepare(std::span<const WantedPage> wanted) noexcept;
 
-  /// Reads the pages that were given to prepare(), and calls take(wanted, bytes) -> bool for each page as
-  /// its read ends, in any order.  `wanted` may contain a page several times.  Calls tick() -> bool before
-  /// each wait.  If take() or tick() returns false, the read ends with ECANCELED.  An exception of take()
-  /// is passed on, after all reads in flight have ended.
+  /// Reads the pages that were passed to prepare().  Calls take(wanted, bytes) -> bool for each page when its
+  /// read has ended, in any order.  `wanted` may contain a page several times.  Calls tick() -> bool before
+  /// each wait.  If take() or tick() returns false, the read ends with ECANCELED.  If take() throws, waits
+  /// for all reads in flight, and passes on the exception.
   template <class Take, class Tick>
   Status read(std::span<const WantedPage> wanted, Take&& take, Tick&& tick);
 
@@ -58,12 +58,12 @@ class PageReads {
   bool samples_are_cached(std::span<const WantedPage> wanted) noexcept;
   Status choose(std::span<const WantedPage> wanted) noexcept;
   Status open(gather::ReadKind kind) noexcept;
-  /// Returns true if page `end` is near enough to the page before it for one request.
+  /// Returns true if wanted[end] is near enough to the page before it for one request.
   bool joins(std::span<const WantedPage> wanted, std::size_t end) const noexcept {
     return wanted[end].page - wanted[end - 1].page <= kGap / request_.page_size + 1;
   }
   Status start(Slot& slot, std::span<const WantedPage> wanted, std::size_t begin) noexcept;
-  /// Waits for reads in flight, and drops their results.
+  /// Waits for all reads in flight, and drops their results.
   void drop_all() noexcept;
 
   const IndexRequest& request_;
@@ -72,7 +72,7 @@ class PageReads {
   Mapping buffers_;
   std::vector<Slot> slots_;
   std::unique_ptr<ReadQueue> queue_;  ///< destroyed before the buffers that it reads into
-  gather::ReadKind kind_{};           ///< of queue_
+  gather::ReadKind kind_{};           ///< kind of queue_
   IndexReads before_;                 ///< counts of engines that were closed
 };
 

@@ -14,7 +14,7 @@ namespace lmdbio::records {
 
 namespace {
 
-/// How often a waiting caller checks for cancellation.
+/// Interval at which a waiting caller checks for cancellation.
 constexpr std::chrono::milliseconds kPoll{20};
 
 }  // namespace
@@ -88,8 +88,8 @@ void PendingLocations::make() noexcept {
   changed_.notify_all();
 }
 
-// Starts the build again.  The caller holds the mutex.  The old thread has ended, or is about to end and
-// does not take the mutex any more.
+// Starts the build again.  The caller holds the mutex.  The old thread has ended, or is about to end without
+// taking the mutex again.
 void PendingLocations::make_again() const noexcept {
   if (thread_ != pthread_t{}) (void)::pthread_join(thread_, nullptr);
   thread_ = {};

@@ -1,4 +1,4 @@
-// A record index that a thread builds, so that opening a reader does not wait for it.
+// A record index that a thread builds.  Opening a reader does not wait for the build.
 #pragma once
 
 #include <pthread.h>
@@ -16,13 +16,12 @@
 
 namespace lmdbio::records {
 
-/// Builds a record index in a thread.  The destructor ends the thread; the source's snapshot must be held
-/// until then.  If the build ran out of memory, the next await() starts it again.
+/// Builds a record index in a thread.  The destructor ends the thread.  The source's snapshot must be held
+/// until then.  If a build fails for lack of memory, the next await() repeats it.
 class PendingLocations final : public RecordLocations {
  public:
-  /// Starts the thread.  Returns nullptr if no thread or descriptor can be had.  `tolerant`, `part` and
-  /// `parts`: as in IndexRequest.  With several parts, only done() and made() are useful.  May throw
-  /// bad_alloc.
+  /// Starts the thread.  Returns nullptr if the system provides no thread or descriptor.  `tolerant`, `part`
+  /// and `parts`: as in IndexRequest.  With several parts, use only done() and made().  May throw bad_alloc.
   static std::unique_ptr<PendingLocations> start(const Source& source,
                                                  std::shared_ptr<Memory> memory = nullptr,
                                                  bool tolerant = true, std::uint64_t part = 0,
@@ -31,9 +30,9 @@ class PendingLocations final : public RecordLocations {
   PendingLocations(const PendingLocations&) = delete;
   PendingLocations& operator=(const PendingLocations&) = delete;
 
-  /// Returns true once the thread's work has ended.
+  /// Returns true if the build has ended.
   bool done() const noexcept;
-  /// Returns the index once done() is true.  If the build failed, returns nullptr and sets `st` and `why`.
+  /// Returns the index.  Requires done().  If the build has failed, returns nullptr and sets `st` and `why`.
   /// May throw bad_alloc.
   const RecordIndex* made(Status& st, std::string& why) const;
 
@@ -64,10 +63,10 @@ class PendingLocations final : public RecordLocations {
   mutable pthread_t thread_{};
   std::atomic<bool> ending_{false};
   std::unique_ptr<IndexLocations> made_;
-  std::atomic<const IndexLocations*> index_{nullptr};  ///< made_, once it exists
+  std::atomic<const IndexLocations*> index_{nullptr};  ///< null until made_ exists
   mutable std::mutex mutex_;                           ///< guards the members below
   mutable std::condition_variable changed_;
-  mutable bool ended_ = false;  ///< the thread's work has ended
+  mutable bool ended_ = false;  ///< the build has ended
   mutable Status status_;
   std::string why_;
 };

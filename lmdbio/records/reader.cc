@@ -14,8 +14,8 @@ namespace lmdbio::records {
 
 namespace {
 
-/// Bytes of tree pages that are kept during a lookup of keys: a fraction of the process's memory, within
-/// two limits.
+/// Bytes of tree pages that a lookup of keys keeps: one kLookupShare-th of the process's memory, between
+/// kLeastLookup and kLookupBytes.
 constexpr std::uint64_t kLookupShare = 16, kLookupBytes = std::uint64_t{4} << 20,
                         kLeastLookup = std::uint64_t{128} << 10;
 /// For calls that cannot be cancelled.

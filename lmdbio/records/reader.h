@@ -1,5 +1,5 @@
-// A reader: reads records by ordinal or key, from one snapshot of one database. lmdbio.h documents what
-// programs may rely on.
+// A reader: reads records by ordinal or key, from one snapshot of one database.  Its interface for programs
+// is documented in lmdbio.h.
 #pragma once
 
 #include <lmdb.h>
@@ -35,8 +35,8 @@ struct Batch : lmdbio_batch {
 /// Reads records of one snapshot.
 class Reader {
  public:
-  /// `memory`: bytes for batches and leaf pages; smaller values count as kLeastMemory.  `process`: as in
-  /// Shared.  May throw bad_alloc.
+  /// `memory`: bytes for batches and leaf pages; smaller values than kLeastMemory count as kLeastMemory.
+  /// `process`: as in Shared.  May throw bad_alloc.
   Reader(Source source, std::unique_ptr<RecordLocations> locations, std::uint64_t memory, ReadDecision read,
          std::shared_ptr<Memory> process = nullptr);
   Reader(const Reader&) = delete;
@@ -51,14 +51,15 @@ class Reader {
   Shared& shared() noexcept { return *shared_; }
   const std::shared_ptr<Shared>& keep_shared() const noexcept { return shared_; }
 
-  // Any thread.  On failure, `why` explains the error in one line that names the file.
+  // Any thread may call the functions below.  If they fail, `why` explains the error in one line that names
+  // the file.
 
-  /// Implements lmdbio_reader_read().  An ordinal may be kNoRecord; its record is empty.  `by_key`: the
-  /// ordinals come from find().  May throw bad_alloc.
+  /// Implements lmdbio_reader_read().  The record of the ordinal kNoRecord is empty.  `by_key`: the ordinals
+  /// come from find().  May throw bad_alloc.
   Status read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Batch>& out, std::string& why,
               bool by_key = false);
-  /// Sets `ordinals` to the ordinals of `keys`, or kNoRecord for keys that do not exist.  May throw
-  /// bad_alloc.
+  /// Sets `ordinals` to the ordinals of `keys`.  The ordinal of a key that does not exist is kNoRecord.  May
+  /// throw bad_alloc.
   Status find(std::span<const MDB_val> keys, std::vector<std::uint64_t>& ordinals, std::string& why);
 
   /// Returns true in the process that made the reader.  Returns false in a forked child, where nothing can
@@ -79,10 +80,10 @@ class Reader {
 Status make_batch(Shared& shared, const std::shared_ptr<Fetch>& fetch, std::size_t i, std::size_t n,
                   std::unique_ptr<Batch>& out, std::string& why);
 
-/// Adds records to `fetch`, after waiting until their locations are known.  Ordinals may be kNoRecord.
-/// `by_key`: as in Reader::read().  Without it, records with unknown ordinals count as records of a damaged
-/// page.  Errors: ENOMEM if the records take more memory than the reader has.  EINVAL if an ordinal is too
-/// large.  Others as RecordLocations::await().  May throw bad_alloc.
+/// Waits until the locations of records are known, and adds the records to `fetch`.  Ordinals may be
+/// kNoRecord.  `by_key`: as in Reader::read().  If false, records with unknown ordinals count as records of a
+/// damaged page.  Errors: ENOMEM if the records take more memory than the reader has.  EINVAL if an ordinal
+/// is too large.  Otherwise as RecordLocations::await().  May throw bad_alloc.
 Status add_records(const RecordLocations& locations, Shared& shared, std::span<const std::uint64_t> ordinals,
                    const std::atomic<bool>& cancelled, Fetch& fetch, std::string& why, bool by_key = false);
 

@@ -68,8 +68,8 @@ RecordIndex::RecordIndex(IndexColumns columns, const IndexTotals& totals,
     : columns_(std::move(columns)), totals_(totals), unknown_(unknown) {}
 
 std::uint64_t RecordIndex::block_of(std::uint64_t ordinal) const noexcept {
-  // Find the last block that starts at or before the ordinal.  Search the first values of frames before
-  // single values, because they are close together in memory.
+  // Find the last block that starts at or before the ordinal.  First search the first values of frames,
+  // because they are close together in memory.  Then search the values of one frame.
   const PackedColumn& first = columns_.first;
   constexpr std::uint64_t kFrame = PackedColumn::kFrame;
   std::uint64_t low = 0, high = (first.size() + kFrame - 1) / kFrame;

@@ -1,16 +1,17 @@
-// The record index maps an ordinal to the location of its record. build_index.h builds it, index_file.h
-// stores it in a file.
+// The record index maps an ordinal to the location of its record.  See build_index.h to build it, and
+// index_file.h to store it in a file.
 //
-// A record is a key and its value, or with MDB_DUPSORT a key and one of its values.  Ordinals count from 0
-// in the order of MDB_FIRST and MDB_NEXT.
+// A record is a key and its value.  With MDB_DUPSORT, it is a key and one of its values.  Ordinals count from
+// 0 in the order of MDB_FIRST and MDB_NEXT.
 //
-// Memory: the index consists of blocks.  A block is a leaf page, a part of a leaf page whose records are
-// found in the same way, or a leaf page of a key's own tree of duplicates.  The four numbers of a block
-// take 0.75 bytes and some bits: about 2 bytes together if leaf pages lie in key order, and about 4 bytes
-// otherwise.  Records inside leaf pages need nothing else: 0.1 bytes per record with values of 200 bytes
-// (18 per page), 0.02 bytes with values of 16 bytes.  A value in an overflow run takes 0.4 bytes and some
-// bits.  That is 0.4 to 1 bytes if values of one size were appended in order, and 3 to 5 bytes if sizes and
-// positions are random (in a file of 2^24 pages).
+// Memory: the index consists of blocks.  A block is one of three things: a leaf page, a part of a leaf page
+// whose records are found in the same way, or a leaf page of a key's own tree of duplicates.  A block has
+// four numbers, which take 0.75 bytes and some bits.  They take about 2 bytes together if leaf pages are in
+// key order, and about 4 bytes otherwise.  Records inside leaf pages need no other memory.  The index takes
+// 0.1 bytes per record with values of 200 bytes (18 per page), and 0.02 bytes with values of 16 bytes.  A
+// value in an overflow run takes 0.4 bytes and some bits.  The sum is 0.4 to 1 bytes if values of one size
+// were appended in order.  The sum is 3 to 5 bytes if sizes and positions are random (in a file of 2^24
+// pages).
 #pragma once
 
 #include <cstddef>
@@ -24,35 +25,36 @@
 
 namespace lmdbio::records {
 
-/// The location of a record: the leaf page of its key, and how to find the value from there.
+/// The location of a record: the leaf page of its key, and how to find the value from that page.
 struct RecordLocation {
   std::uint64_t leaf = 0;         ///< page number of the leaf page that holds the key
-  std::uint32_t slot = 0;         ///< entry of that page at which to start
-  std::uint32_t nth = 0;          ///< index of the record from there on; duplicates inside the page count
+  std::uint32_t slot = 0;         ///< entry of that page from which `nth` counts
+  std::uint32_t nth = 0;          ///< index of the record, counted from `slot`; duplicates inside the page
+                                  ///< count
   std::uint64_t overflow = 0;     ///< first page of the overflow run that holds the value; 0: none
-  std::uint32_t value_bytes = 0;  ///< bytes of the value in the overflow run
+  std::uint32_t value_bytes = 0;  ///< size of the value in the overflow run
   std::uint64_t dup_leaf = 0;     ///< page number of a leaf page in the key's own tree of duplicates; 0: none
-  std::uint32_t dup_item = 0;     ///< item of that page
+  std::uint32_t dup_item = 0;     ///< index of the value in page dup_leaf
   friend bool operator==(const RecordLocation&, const RecordLocation&) = default;
 };
 
-/// Extracts the key and the value from the record's pages, and checks every step.  `dup_leaf`: page
-/// location.dup_leaf; null if that number is 0.  `key` and `value` become spans into a page; `value` is
-/// unchanged if it lies in an overflow run.  Returns MDB_CORRUPTED if the pages do not hold the record.
+/// Extracts the key and the value from the record's pages, and checks every step.  `dup_leaf`: view of page
+/// location.dup_leaf; null if that number is 0.  Sets `key` and `value` to spans of a page.  Does not set
+/// `value` if it is in an overflow run.  Returns MDB_CORRUPTED if the pages do not contain the record.
 Status extract_record(const RecordLocation& location, const format::PageView& leaf,
                       const format::PageView* dup_leaf, Bytes& key, Bytes& value) noexcept;
 
-/// How the records of a block are found from the block's start.
+/// Says how to find the records of a block from the block's start.
 enum class BlockKind : unsigned char {
   plain,    ///< one record per slot, values in the page
   runs,     ///< one record per slot, some or all values in overflow runs
-  counted,  ///< some slots have sub-pages: records are counted from the start
+  counted,  ///< some slots have sub-pages; records are found by counting from the start
   dups,     ///< records of one slot, in one leaf page of its tree of duplicates
 };
 
 /// The columns of an index.  Each block has its `leaf` page, its `first` ordinal, its `start` (slot * 4 +
-/// kind) and `where`.  For kind dups, `where` is the page of duplicates; otherwise it is the number of rows
-/// that earlier blocks have in the run columns.
+/// kind) and `where`.  For kind dups, `where` is the page of duplicates.  Otherwise `where` is the number of
+/// rows of all earlier blocks in the run columns.
 ///
 /// The run columns have a row for each record of a `runs` block: `run_page` and `run_bytes` (value size +
 /// 1).  If run_bytes is 0, the value is in the leaf page, and run_page has no meaning.
@@ -63,7 +65,7 @@ struct IndexColumns {
 /// Counts of the records and pages of an index.
 struct IndexTotals {
   std::uint64_t records = 0;
-  std::uint64_t branch_pages = 0;  ///< trees of duplicates included, here and below
+  std::uint64_t branch_pages = 0;  ///< includes trees of duplicates, here and below
   std::uint64_t leaf_pages = 0;
   std::uint64_t overflow_values = 0;   ///< values in overflow runs
   std::uint64_t overflow_bytes = 0;    ///< bytes of these values
@@ -71,17 +73,17 @@ struct IndexTotals {
   friend bool operator==(const IndexTotals&, const IndexTotals&) = default;
 };
 
-/// A range of ordinals that are unknown.  There is one if several leaf pages are damaged and undamaged ones
-/// lie between them: the number of records that they have together is known, but not the number of each
-/// page.  An index still numbers the records in this range, so that they can be found by key.  These
-/// numbers are not their ordinals.
+/// A range of ordinals that are unknown.  It exists if several leaf pages are damaged and undamaged pages are
+/// between them.  The total number of records in the damaged pages is known, but not the number in each page.
+/// The index still numbers the records in this range, so that they can be found by key.  These numbers are
+/// not their ordinals.
 struct UnknownOrdinals {
   std::uint64_t begin = 0, end = 0;
   std::uint64_t leaf = 0;  ///< one of the damaged pages
 };
 
-/// Returns a slot that no leaf page has.  Records of a damaged page get this slot, so that each read of
-/// them fails.
+/// Returns a slot that no leaf page has.  Records of a damaged page get this slot, so that reads of these
+/// records fail.
 constexpr std::uint16_t no_slot(std::size_t page_size) noexcept {
   return static_cast<std::uint16_t>(page_size / 2 - 1);
 }
@@ -94,11 +96,11 @@ class RecordIndex {
   RecordIndex(IndexColumns columns, const IndexTotals& totals, const UnknownOrdinals& unknown = {}) noexcept;
 
   std::uint64_t records() const noexcept { return totals_.records; }
-  /// Returns the location of record `ordinal`, which is less than records().  Takes time logarithmic in the
-  /// number of leaf pages, and allocates nothing.
+  /// Returns the location of record `ordinal`, which must be less than records().  The time is logarithmic in
+  /// the number of leaf pages.  Allocates no memory.
   RecordLocation location(std::uint64_t ordinal) const noexcept;
-  /// Sets `out` to the locations of out.size() records from `first` on; first + out.size() <= records().
-  /// Faster than calls of location().
+  /// Sets `out` to the locations of the records `first` to `first` + out.size() - 1, which must be less than
+  /// records().  Faster than single calls of location().
   void locations(std::uint64_t first, std::span<RecordLocation> out) const noexcept;
 
   std::size_t memory_bytes() const noexcept;
@@ -109,8 +111,8 @@ class RecordIndex {
   const IndexColumns& columns() const noexcept { return columns_; }
   std::uint64_t blocks() const noexcept { return columns_.first.size(); }
 
-  /// Returns true if the columns match each other and the totals, and if all locations are inside a file of
-  /// `pages` pages.  Use it for columns from a file.
+  /// Returns true if the columns are consistent with each other and with the totals, and if all locations are
+  /// inside a file of `pages` pages.  Call it to check columns that come from a file.
   bool consistent(std::uint64_t pages, std::size_t page_size) const noexcept;
 
  private:

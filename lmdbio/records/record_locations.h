@@ -1,4 +1,4 @@
-// The interface through which readers find records, and its implementation with a record index.
+// The interface by which readers locate records, and its implementation with a record index.
 #pragma once
 
 #include <atomic>
@@ -20,28 +20,28 @@ class RecordLocations {
  public:
   virtual ~RecordLocations() = default;
   virtual std::uint64_t records() const noexcept = 0;
-  /// Waits until the locations are known; call nothing below before.  Once they are known, a call costs
-  /// almost nothing.  Returns ECANCELED if `cancelled` is set during the wait.  Any other error is
-  /// permanent unless it is ENOMEM or EAGAIN; `why` then explains it in one line that names the file.  May
-  /// throw bad_alloc.
+  /// Waits until the locations are known.  Call this function before the functions below.  Later calls cost
+  /// almost nothing.  Returns ECANCELED if the flag `cancelled` (the first argument) is set during the wait.
+  /// All other errors except ENOMEM and EAGAIN are permanent.  The second argument explains the error in one
+  /// line that names the file.  May throw bad_alloc.
   virtual Status await(const std::atomic<bool>&, std::string&) const { return {}; }
-  /// Sets `out` to the locations of out.size() records from `first` on.  All of them are below records().
-  /// A location may be wrong if the index is damaged: each use checks it.
+  /// Sets `out` to the locations of the records `first` to `first` + out.size() - 1, which must be less than
+  /// records().  If the index is damaged, a location may be wrong, so each use must check it.
   virtual void locations(std::uint64_t first, std::span<RecordLocation> out) const noexcept = 0;
-  /// Returns the range of ordinals that are unknown because of damage. locations() and ordinal_of() number
-  /// the records in it arbitrarily.
+  /// Returns the range of ordinals that are unknown because of damage.  The numbers that locations() and
+  /// ordinal_of() use in this range are arbitrary.
   virtual UnknownOrdinals unknown() const noexcept { return {}; }
-  /// Sets `out` to the ordinal of the first record of entry `slot` of leaf page number `leaf`, whose bytes
-  /// `page` shows.  Returns MDB_CORRUPTED if there is no such entry.  May throw bad_alloc.
+  /// Sets `out` to the ordinal of the first record of entry `slot` of leaf page `leaf`.  `page` is a view of
+  /// that page.  Returns MDB_CORRUPTED if there is no such entry.  May throw bad_alloc.
   virtual Status ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView& page,
                             std::uint64_t& out) const = 0;
 };
 
-/// Locations from a complete record index.
+/// Returns locations from a complete record index.
 class IndexLocations final : public RecordLocations {
  public:
   explicit IndexLocations(RecordIndex index) noexcept : index_(std::move(index)) {}
-  /// `taken`: bytes of `memory` that the index takes.
+  /// `taken`: the bytes that the index takes from `memory`.
   IndexLocations(RecordIndex index, std::shared_ptr<Memory> memory, TakenMemory taken) noexcept
       : index_(std::move(index)), memory_(std::move(memory)), taken_(std::move(taken)) {}
   const RecordIndex& index() const noexcept { return index_; }
@@ -51,7 +51,7 @@ class IndexLocations final : public RecordLocations {
     index_.locations(first, out);
   }
   UnknownOrdinals unknown() const noexcept override { return index_.unknown(); }
-  /// The first call makes a LeafLookup.
+  /// The first call of this function makes a LeafLookup.
   Status ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView& page,
                     std::uint64_t& out) const override;
 

@@ -1,5 +1,5 @@
-// Extracts the rows of a record index from pages of a tree.  Pure functions: no I/O, and pages may contain
-// any bytes.
+// Extracts the rows of a record index from pages of a tree.  The functions are pure and do no I/O.  Pages may
+// contain any bytes.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,12 @@
 
 namespace lmdbio::records {
 
-/// A block of the index before it has an ordinal.  With `tree`, it stands for a tree of duplicates, whose
-/// leaf pages become blocks.
+/// A block of the index before it has an ordinal.  If `tree` is true, the row represents a tree of
+/// duplicates, and each leaf page of this tree becomes a block.
 struct BlockRow {
   std::uint64_t leaf = 0;
-  std::uint64_t where = 0;  ///< dups: the page; tree: index in Rows::trees; runs: index of the first run
+  std::uint64_t where = 0;  ///< kind dups: the page; kind runs: index of the first run; if `tree`: index in
+                            ///< Rows::trees
   std::uint32_t records = 0;
   std::uint16_t slot = 0;
   BlockKind kind = BlockKind::plain;
@@ -40,18 +41,19 @@ struct Rows {
   std::vector<BlockRow> blocks;
   std::vector<RunRow> runs;
   std::vector<DupTree> trees;
-  std::vector<std::uint64_t> children;  ///< of branch pages
+  std::vector<std::uint64_t> children;  ///< child pages of the branch pages
 };
 
-/// What the scan needs to know about the database.
+/// The facts about the database that the scan needs.
 struct TreeFacts {
   std::size_t page_size = 0;
   std::uint64_t file_pages = 0;
   bool dupsort = false, dupfixed = false;
 };
 
-/// Scan the bytes of page `p`, page_size of them, and append the rows to `out`.  If they return false, they
-/// set `problem`, and the caller drops the rows that were added.  May throw bad_alloc.
+/// Scan page `p`, whose page_size bytes are at `page`, and append its rows to `out`.  Return false if the
+/// page is damaged, and set `problem`.  The caller must then drop the rows that were appended.  May throw
+/// bad_alloc.
 bool scan_branch(const TreeFacts& tree, std::uint64_t p, const std::byte* page, Rows& out,
                  IndexProblem& problem);
 bool scan_leaf(const TreeFacts& tree, std::uint64_t p, const std::byte* page, Rows& out,
@@ -60,7 +62,7 @@ bool scan_leaf(const TreeFacts& tree, std::uint64_t p, const std::byte* page, Ro
 bool scan_dup_leaf(const TreeFacts& tree, const format::DbRecord& record, std::uint64_t p,
                    const std::byte* page, std::uint32_t& records, IndexProblem& problem);
 
-/// Returns true if `p` can be a page of a tree.
+/// Returns true if `p` is a possible page number of a tree page.
 inline bool in_file(const TreeFacts& tree, std::uint64_t p) noexcept {
   return p >= format::kMetaPages && p < tree.file_pages;
 }

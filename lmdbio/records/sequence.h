@@ -1,4 +1,4 @@
-// The batches of an order, as pure functions.
+// Computes the batches of an order, by pure functions.
 #pragma once
 
 #include <cstdint>
@@ -11,30 +11,30 @@ namespace lmdbio::records {
 
 /// Describes a batch.
 struct BatchPlan {
-  Position at;                ///< position of its first record
+  Position at;                ///< position of the batch's first record
   Position after;             ///< position of the first record of the next batch
-  std::uint64_t count = 0;    ///< number of records, with the padding
+  std::uint64_t count = 0;    ///< number of records, including the padding
   std::uint64_t padding = 0;  ///< number of records at the end that only fill up the batch
 };
 
 /// Divides an order into batches, from its start to its end.  Immutable; any thread.
 class Sequence {
  public:
-  /// Makes the sequence of `order`, which `made` was made from.  `ordinals_of_keys` has the ordinal of each
-  /// key with LMDBIO_ORDER_KEYS.  EINVAL: a field is out of range.
+  /// Makes the sequence of `order`.  `made` was made from `order`.  With LMDBIO_ORDER_KEYS,
+  /// `ordinals_of_keys` has the ordinal of each key.  EINVAL: a field is out of range.
   static Result<Sequence> make(const lmdbio_order& order, Order made,
                                std::vector<std::uint64_t> ordinals_of_keys) noexcept;
 
   bool by_key() const noexcept { return order_.by_key(); }
   /// Returns the position of the first batch, if there is one.
   Position first() const noexcept { return settle(first_); }
-  /// Returns the batch at `at`, which must be first() or the `after` of another batch.  Returns nothing at
-  /// the end.
+  /// Returns the batch at position `at`.  `at` must be first() or the `after` of another batch.  Returns
+  /// nothing at the end.
   std::optional<BatchPlan> batch(Position at) const noexcept;
   /// Returns the ordinal of record `i` of a batch.
   std::uint64_t ordinal(const BatchPlan& b, std::uint64_t i) const noexcept;
-  /// Returns true if the records of this batch and of the next one are mixed in the file, so that reading
-  /// both together is best.
+  /// Returns true if the records of this batch and of the next batch are mixed in the file.  It is then best
+  /// to read both batches together.
   bool mixed_with_next(const BatchPlan& b) const noexcept;
 
  private:

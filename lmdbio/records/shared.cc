@@ -12,10 +12,10 @@ namespace lmdbio::records {
 
 namespace {
 
-/// Leaf pages may take this fraction of a reader's memory.
+/// Leaf pages may take one kLeafShare-th of a reader's memory.
 constexpr std::uint64_t kLeafShare = 16;
-/// For fault_in(), in bytes.  An extent of kLarge or more needs no help: at each page fault, the kernel
-/// also maps the resident pages around it.  Smaller extents lie all over the file.
+/// Sizes for fault_in(), in bytes.  An extent of kLarge or more does not need fault_in(), because at each
+/// page fault the kernel also maps the resident pages around.  Smaller extents are spread over the file.
 constexpr std::uint64_t kLarge = std::uint64_t{64} << 10, kRegion = std::uint64_t{512} << 10;
 
 }  // namespace
@@ -79,8 +79,8 @@ Queues::Queues(Shared& shared) noexcept
   set_file_bytes(shared.offset(shared.source.pages));
 }
 
-// Reads through the page cache use a descriptor without the kernel's read-ahead: the data behind a record
-// usually belongs to another rank, and reads that overlap wait for each other.
+// Reads through the page cache use a descriptor without the kernel's read-ahead.  The data after a record
+// usually belongs to another rank, and overlapping reads wait for each other.
 Result<ReadQueue*> Queues::get(bool direct) noexcept {
   using gather::ReadKind;
   const bool past = direct && shared_.source.direct() != nullptr;
@@ -88,8 +88,8 @@ Result<ReadQueue*> Queues::get(bool direct) noexcept {
       gather::Queues::get(past                          ? ReadKind::record_direct
                           : shared_.source.reads_around ? ReadKind::record_filled
                                                         : ReadKind::record_cached);
-  // EBADF: this is a forked child, and it could not open the file again.  The descriptor is not one that
-  // the program knows, so the error is reported as one of the storage.
+  // EBADF: this forked child could not open the file again.  Report EIO instead, since the program does not
+  // know the descriptor.
   if (!queue && queue.error().raw() == EBADF) return Status::from_errno(EIO);
   return queue;
 }

@@ -22,7 +22,7 @@ namespace lmdbio::records {
 
 /// The shared state of a reader.
 struct Shared {
-  /// `process`: where the memory is taken from; null: the reader has a Memory of its own.
+  /// `process`: the process's memory; if it is null, the reader makes a Memory of its own.
   Shared(Source from, std::uint64_t memory, ReadDecision how, std::shared_ptr<Memory> process = nullptr);
 
   std::uint64_t offset(std::uint64_t page) const noexcept { return page << page_shift; }
@@ -31,17 +31,17 @@ struct Shared {
     return first >= format::kMetaPages && first < source.pages && n <= source.pages - first;
   }
 
-  /// Returns the mapping of the snapshot's pages, which the first call makes.  Returns nullptr if the file
-  /// cannot be mapped.  Read only resident pages from it, and check the file's length before: access beyond
-  /// the end of the file raises SIGBUS.
+  /// Returns the mapping of the snapshot's pages.  The first call makes it.  Returns nullptr if the file
+  /// cannot be mapped.  Read only resident pages from the mapping.  Check the file's length before each read,
+  /// since access beyond the end of the file raises SIGBUS.
   const std::byte* mapped() noexcept;
-  /// Maps the pages of the region around a small `extent` with one system call, so that they need no page
-  /// faults one by one.  Call it before reading a mostly resident extent from the mapping.  Reads nothing
+  /// Maps the resident pages of the region around a small `extent` with one system call, to avoid a page
+  /// fault for each page.  Call it before reading a mostly resident extent from the mapping.  Does not read
   /// from storage.  Any thread; mapped() must not be nullptr.
   void fault_in(const Extent& extent) noexcept;
 
-  /// Returns the file's length as this machine knows it; it asks no server of a network file system.
-  /// Returns 0 if the length is unknown.
+  /// Returns the file's length as this machine knows it, without a request to the server of a network file
+  /// system.  Returns 0 if the length is unknown.
   std::uint64_t file_bytes() const noexcept;
 
   Source source;
@@ -49,39 +49,39 @@ struct Shared {
   const ReadDecision read;
   const Residency residency;
   const std::shared_ptr<BufferPool> pool;
-  /// The tree has so few leaf pages that the leaf cache keeps all of them, also those with values.
+  /// True if the tree has so few leaf pages that the leaf cache keeps all of them, also pages with values.
   const bool keeps_all_leaves;
   LeafCache leaves;
   node::Cell<Counters> shown;
   Counters& counters = *shown;
   std::atomic<unsigned> streams{0};  ///< open streams
-  /// Bytes of the limit that are reserved for the next batches of streams without read-ahead.
+  /// Bytes of the limit that streams without read-ahead have reserved for their next batches.
   std::atomic<std::uint64_t> reserved{0};
   Memory& memory() const noexcept { return *pool->memory(); }
-  /// Returns the bytes that each stream may use if `n` more streams are opened.  It is limited by the
-  /// reader's memory and by the process's.
+  /// Returns the bytes that each stream may use after `n` more streams are opened.  The reader's memory and
+  /// the process's memory limit this number.
   std::uint64_t share_of_one(unsigned n) const noexcept;
 
  private:
   const FileIdentity id_;
   std::once_flag map_once_;
   Mapping map_;
-  /// One bit for each region of map_: set if fault_in() has mapped the region.  With nullptr, fault_in()
-  /// does nothing.
+  /// One bit for each region of map_: set if fault_in() has mapped the region.  If null, fault_in() does
+  /// nothing.
   ZeroedArray<std::uint64_t> faulted_in_;
 };
 
-/// The queues of one stream, or of one call.  They are made when they are needed.  One thread at a time.
+/// The queues of one stream, or of one call.  Makes each queue when it is needed.  One thread at a time.
 class Queues : public gather::Queues {
  public:
   explicit Queues(Shared& shared) noexcept;
   ~Queues() { count(); }
 
-  /// Returns the queue for direct reads if `direct` is set and the file allows them, or else the queue for
-  /// reads through the page cache.  Errors: EIO if a forked child cannot open the file again; others as
-  /// gather::make_queue().
+  /// Returns the queue for direct reads if `direct` is true and the file allows direct reads.  Otherwise,
+  /// returns the queue for reads through the page cache.  Errors: EIO if a forked child cannot open the file
+  /// again; otherwise as gather::make_queue().
   Result<ReadQueue*> get(bool direct) noexcept;
-  /// Adds the reads since the last call to the reader's counters.
+  /// Adds the reads since the last call of this function to the reader's counters.
   void count() noexcept;
 
  private:

@@ -16,34 +16,35 @@ namespace lmdbio::records {
 /// the page cache.
 inline constexpr std::size_t kMostAlignment = 4096;
 
-/// What a reader reads.
+/// The database and the snapshot that a reader reads.
 struct Source {
   std::shared_ptr<const OpenFile> file;
-  std::string name;           ///< for messages
-  std::string path;           ///< of the data file; its index is looked for there
+  std::string name;           ///< used in messages
+  std::string path;           ///< path of the data file; its index file is looked up by this path
   std::size_t page_size = 0;  ///< bytes, a power of two
-  std::uint64_t pages = 0;    ///< of the snapshot and inside the file; a page number beyond them is damage
+  std::uint64_t pages = 0;    ///< pages of the snapshot in the file; a page number beyond them is damage
   std::uint64_t txnid = 0;
   format::DbRecord db{};
   format::Comparator key_order{}, dup_order{};
-  /// While this object lives, no writer reuses the snapshot's pages.  It is destroyed with the Source,
-  /// before the files are closed.
+  /// Holds the snapshot: no writer reuses its pages while this object exists.  The destructor of Source
+  /// destroys it before the files are closed.
   std::shared_ptr<void> snapshot;
-  /// The program's descriptor of the file; -1: none.  It may refer to another file by now.
+  /// The program's descriptor of the file; -1 if there is none.  The descriptor may refer to another file by
+  /// now.
   int programs_fd = -1;
 
   const File& base() const noexcept { return file->base(); }
-  /// Returns the file for direct reads, or nullptr if these do not work or need a larger alignment.
+  /// Returns the file for direct reads, or nullptr if direct reads do not work or need a larger alignment.
   const File* direct() const noexcept {
     const File* const f = file->direct();
     return f != nullptr && f->alignment() <= kMostAlignment ? f : nullptr;
   }
 
   std::uint64_t available = 0;  ///< bytes that the page cache could grow by when this was made
-  /// Reads through the page cache also bring what lies around the records.  Not for ranks that read only
-  /// some of the records: what lies around theirs belongs to others.
+  /// True if reads through the page cache also read the pages around the records.  False for ranks that read
+  /// only some of the records, because other ranks read the neighbouring records.
   bool reads_around = false;
-  gather::MakeEngine make_engine;  ///< of readers and index builds; see gather::Queues
+  gather::MakeEngine make_engine;  ///< makes the engines of readers and index builds; see gather::Queues
 };
 
 }  // namespace lmdbio::records

@@ -18,19 +18,19 @@ namespace lmdbio::records {
 namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
-/// Bytes that are read together: a few requests of the largest size.  Bytes that are copied from the page
-/// cache together must fit into a processor's cache.
+/// Bytes of a fetch.  kLoadBytes are a few requests of the largest size.  kCachedLoadBytes, for copies from
+/// the page cache, fit into a processor's cache.
 constexpr std::uint64_t kLoadBytes = 4 * kMiB, kCachedLoadBytes = kMiB / 2;
-/// The bytes up to which a fetch is filled.  The rest is left, because records differ in size and buffers
-/// should not.
+/// Returns the bytes up to which a fetch is filled.  The rest stays free, because records differ in size, but
+/// buffers should have the same size.
 constexpr std::uint64_t full(std::uint64_t bytes) noexcept { return bytes - bytes / 16; }
-/// Bytes of the first fetch.  It is small, because the program waits for it and does nothing else.
+/// Bytes of the first fetch.  It is small, because the program can do nothing else until it has been read.
 constexpr std::uint64_t kFirstLoadBytes = kMiB;
-/// Bytes to read ahead: some dozens of requests of 1 MiB in flight, which remote file systems need.
+/// Bytes to read ahead.  Remote file systems need some dozens of requests of 1 MiB in flight.
 constexpr std::uint64_t kAheadBytes = 32 * kMiB;
-/// Fetches to read ahead at least, so that the program works on one batch while the next is read.
+/// Minimum number of fetches to read ahead, so that the program can use one batch while the next one is read.
 constexpr std::size_t kLeastAhead = 2;
-/// A fetch normally takes at most this part (1/kLoadsInMemory) of its stream's share of memory.
+/// A fetch normally takes at most one kLoadsInMemory-th of its stream's share of memory.
 constexpr std::uint64_t kLoadsInMemory = 8;
 /// The longest wait for the turn, in nanoseconds, before the conditions are checked again.
 constexpr std::int64_t kLongest = 250'000'000;
@@ -75,7 +75,7 @@ Status Stream::open(Reader& reader, const lmdbio_order& order, std::unique_ptr<S
 Stream::~Stream() {
   if (::getpid() != pid_) {
     queues_.forget();
-    // Another thread of the parent process was changing them.
+    // Another thread of the parent may have been changing them at the fork.
     if (turn_.load() != kFree) {
       (void)owned_ahead_.release();
       (void)unstarted_.release();
@@ -119,7 +119,8 @@ bool Stream::try_enter() noexcept {
   return turn_.compare_exchange_strong(expected, kTaken);
 }
 
-// Another thread may destroy the stream once the turn has ended, so the pool is kept alive here.
+// Ends the turn.  Keeps a reference to the pool, because another thread may destroy the stream when the turn
+// has ended.
 void Stream::leave() noexcept {
   reserve();
   const std::shared_ptr<BufferPool> pool = shared_.pool;
@@ -133,8 +134,9 @@ void Stream::end_turn() noexcept {
   if (turn_.exchange(kFree) == kWaitedFor) pool->changes().notify();
 }
 
-// Reserves memory for the next batch while nothing is read ahead.  The reservation keeps other streams from
-// reading ahead, so it is at most this stream's share: the program may never ask for another batch.
+// Reserves memory for the next batch while nothing is read ahead.  Other streams cannot use reserved memory
+// for read-ahead, and the program may never request another batch.  The reservation is therefore at most this
+// stream's share.
 void Stream::reserve() noexcept {
   const std::uint64_t wanted = ahead_.empty() ? std::min(batch_bytes_, share()) : 0;
   if (wanted == reserved_) return;
@@ -153,14 +155,14 @@ std::uint64_t Stream::load_target() const noexcept {
   return std::min(cached_ && !zero_copy_ ? kCachedLoadBytes : kLoadBytes, share() / kLoadsInMemory);
 }
 
-// Data in the page cache needs no read-ahead.  It is copied when it is due, each time into the buffer that
-// was released last, which is still in the processor's caches.
+// Returns true if no more fetches should start.  Data in the page cache needs no read-ahead.  It is copied
+// when it is needed, into the buffer that was released last.  This buffer is still in the processor's caches.
 bool Stream::enough_ahead() const noexcept {
   if (cached_) return !ahead_.empty();
   return ahead_.size() >= kLeastAhead && ahead_bytes_ >= std::min(kAheadBytes, share() / 2);
 }
 
-// Plans a fetch of the next batches.  `out` is null at the end of the stream.
+// Plans a fetch of the next batches.  Sets `out` to null at the end of the stream.
 Status Stream::plan(std::unique_ptr<Ahead>& out, std::string& why) {
   out.reset();
   auto made = std::make_unique<Ahead>();
@@ -187,7 +189,7 @@ Status Stream::plan(std::unique_ptr<Ahead>& out, std::string& why) {
     at = b->after;
     if (singly_) break;
     const std::uint64_t one_more = fetch.bytes() + fetch.bytes() / made->batches.size();
-    // The records of a window are spread over all its batches, so these are best read together.
+    // The records of a window are spread over all its batches, so it is best to read these batches together.
     const std::uint64_t most = sequence_.mixed_with_next(*b) ? share() / kLoadsInMemory : target;
     if (one_more > most) break;
   }
@@ -201,12 +203,12 @@ Status Stream::plan(std::unique_ptr<Ahead>& out, std::string& why) {
   return {};
 }
 
-// A batch that the program waits for (`needed`) may use all memory, also that of read-ahead.  Read-ahead
-// leaves room for the next batch of every other stream.
+// Starts a fetch.  If the program waits for its batch (`needed`), the fetch may use all memory, even that of
+// read-ahead.  Otherwise, the fetch leaves room for the next batch of every other stream.
 Status Stream::start(Ahead& a, bool needed, std::string& why) {
   Fetch& fetch = *a.fetch;
   const std::uint64_t limit = shared_.pool->limit();
-  const bool urgent = ahead_.size() <= kLeastAhead;  // with this one
+  const bool urgent = ahead_.size() <= kLeastAhead;  // ahead_ includes this fetch
   const auto least = static_cast<std::size_t>(load_target());
   Status st;
   if (needed && a.batches.size() == 1) {
@@ -331,7 +333,7 @@ Status Stream::next_batch(std::unique_ptr<Batch>& out, std::string& why) {
     const HeldFetch held(a.fetch);
     if (const Status st = await(a, why); !st.ok()) {
       if (!a.fetch->group().done()) continue;  // cancelled
-      // Any of the batches may have failed, so they are read again one by one.
+      // It is unknown which of the batches has failed, so read them again one by one.
       const bool alone = a.batches.size() == 1;
       single_until_ = a.batches.back().after;
       go_back();
@@ -341,8 +343,8 @@ Status Stream::next_batch(std::unique_ptr<Batch>& out, std::string& why) {
       queues_.count();
       return st;
     }
-    if (wait_ended(cancelled_)) continue;                     // also if the reads have ended meanwhile
-    if (a.fetch->lends() && !a.fetch->still_lent(shared_)) {  // a read will find the reason
+    if (wait_ended(cancelled_)) continue;                     // even if the reads have ended meanwhile
+    if (a.fetch->lends() && !a.fetch->still_lent(shared_)) {  // reading again will report the error
       zero_copy_ = false;
       go_back();
       continue;

@@ -27,8 +27,8 @@ void Stream::go_back() noexcept {
   plan_ = give_;
 }
 
-// Returns true if there are more than `kept` fetches and the newest one is not held.  The newest fetch is
-// dropped first, since it is used last.
+// Returns true if there are more than `kept` fetches and the newest fetch is not held.  The newest fetch is
+// dropped first, because the program uses it last.
 bool Stream::droppable(std::size_t kept) const noexcept {
   return ahead_.size() > kept && !ahead_.back()->fetch->held();
 }
@@ -39,7 +39,7 @@ bool Stream::drop_newest(const Caller* waiting) noexcept {
   Ahead& a = *ahead_.back();
   ReadGroup& group = a.fetch->group();
   if (ReadQueue* const queue = a.fetch->queue(); !group.done()) {
-    // With a null `waiting`, the caller holds Memory::mutex, so this must not block.
+    // If `waiting` is null, the caller holds Memory::mutex, and this function must not block.
     if (group.waiting != group.left) waiting != nullptr ? queue->pump() : queue->take_done();
     if (waiting != nullptr && group.waiting != group.left)
       (void)queue->wait(group, waiting->cancelled);
@@ -49,13 +49,13 @@ bool Stream::drop_newest(const Caller* waiting) noexcept {
   }
   ahead_bytes_ -= a.cost;
   plan_ = a.batches[a.given].at;
-  unstarted_.reset();  // it would follow the dropped fetch
+  unstarted_.reset();  // its batches come after those of the dropped fetch
   ahead_.pop_back();
   return true;
 }
 
-// First drop fetches that are not the next one of their stream, then the next ones.  If the reads of all
-// candidates are in flight, wait for one of them.
+// Prefers fetches that are not the next one of their stream.  If the reads of all candidates are in flight,
+// waits for one of the candidates.
 Stream::Dropped Stream::drop_of_others(Memory& memory, const Shared* of, const Caller& caller) noexcept {
   Stream* slow = nullptr;
   bool busy = false;

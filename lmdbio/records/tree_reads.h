@@ -18,25 +18,25 @@
 
 namespace lmdbio::records {
 
-/// State that the threads of one build share: its errors, and how far it is.  Any thread, except where noted.
+/// State that the threads of one build share: its errors and its progress.  Any thread, except where noted.
 class BuildState {
  public:
-  /// `request` and `problem` outlive the object.
+  /// `request` and `problem` must outlive this object.
   BuildState(const IndexRequest& request, IndexProblem& problem) noexcept;
 
   const IndexRequest& request() const noexcept { return request_; }
   const TreeFacts& facts() const noexcept { return facts_; }
 
-  /// Stops the build, unless it has failed before, and sets the problem.  Returns ECANCELED, which a thread
-  /// returns after it has reported its error here.
+  /// Stops the build.  Stores the error and the problem, unless the build has failed before.  Returns
+  /// ECANCELED, which the calling thread must return.
   Status fail(Status st, const IndexProblem& problem) noexcept;
-  /// The same with MDB_CORRUPTED.  `format` and `values` as for printf.
+  /// Calls fail() with MDB_CORRUPTED.  `format` and `values` are arguments of printf.
   Status corrupted(std::uint64_t page, const char* format, auto... values) noexcept {
     IndexProblem problem;
     tell_problem(problem, page, format, values...);
     return fail(Status::from_mdb(MDB_CORRUPTED), problem);
   }
-  /// Returns the first error that was reported, or else `st`.
+  /// Returns the first error that was reported, or `st` if there was none.
   Status first_error(Status st = {}) const noexcept;
   bool stopped() const noexcept { return stop_.load(std::memory_order_relaxed); }
   /// Counts a damaged page that a tolerant build leaves out.
@@ -47,9 +47,9 @@ class BuildState {
   /// Counts `n` pages that are about to be read.  Fails if the trees have more pages than the file.
   Status count_pages(std::uint64_t n) noexcept;
   void count_leaf() noexcept { leaves_read_.fetch_add(1, std::memory_order_relaxed); }
-  /// Calls the progress callback, with `leaves` as the total.  Only in the caller's thread.
+  /// Calls the progress callback.  Only in the caller's thread.
   void report_progress() noexcept;
-  /// Must precede the threads.
+  /// Sets the number of leaf pages to read.  Call it before the threads start.
   void set_leaves(std::uint64_t leaves) noexcept { leaves_ = leaves; }
 
  private:
@@ -68,25 +68,25 @@ class BuildState {
 /// Reads pages for one thread of a build.
 class TreeReads {
  public:
-  /// `caller`: for the thread that has called build_index().  It reports progress, and it gets buffers even
-  /// if memory is short.
+  /// `caller`: true for the thread that has called build_index().  This thread reports progress, and gets
+  /// buffers even if memory is short.
   TreeReads(BuildState& state, bool caller) noexcept
       : state_(state), caller_(caller), pages_(state.request(), caller) {}
 
   BuildState& state() noexcept { return state_; }
   bool is_caller() const noexcept { return caller_; }
-  /// Returns whether there are buffers to read with.
+  /// Returns true if this thread has buffers for reads.
   bool prepare(const WantedPage& page) noexcept { return pages_.prepare({&page, 1}).ok(); }
-  /// Reads pages in file order, and calls take(wanted, bytes, problem) -> bool for each.  Sorts `wanted`.
-  /// Returns ECANCELED if the build has stopped, or stops since take() has returned false and set `problem`.
+  /// Reads pages in file order, and calls take(wanted, bytes, problem) -> bool for each.  Sorts `wanted`.  If
+  /// take() sets `problem` and returns false, stops the build.  Returns ECANCELED if the build has stopped.
   /// Otherwise as PageReads::read().
   template <class Take>
   Status read(std::vector<WantedPage>& wanted, Take&& take);
-  /// Sets `children` to the pages below the branch pages `pages`, in the order of `pages`, and `by_page` to
-  /// the range of each page's children.  Errors as read().  May throw bad_alloc.
+  /// Sets `children` to the child pages of the branch pages `pages`, in the order of `pages`.  Sets `by_page`
+  /// to the range of each page's children.  Errors as read().  May throw bad_alloc.
   Status read_branches(std::span<const std::uint64_t> pages, std::vector<std::uint64_t>& children,
                        std::vector<Range>& by_page);
-  /// Reports progress, and returns whether the build goes on.
+  /// Reports progress.  Returns false if the build has stopped.
   bool go_on() noexcept;
   IndexReads reads() const noexcept { return pages_.reads(); }
 

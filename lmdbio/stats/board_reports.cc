@@ -17,7 +17,8 @@ std::string text_of(const char (&text)[n]) {
 
 std::uint64_t now(const std::atomic<std::uint64_t>& n) noexcept { return n.load(std::memory_order_relaxed); }
 
-// Copies what another process wrote as bytes.  The counters are lock-free and have no pointers.
+// Returns the content of a cell, which another process may have written.  It can be copied as bytes, because
+// the counters are lock-free and have no pointers.
 template <class T>
 T copy_of(const Shown& cell) noexcept {
   T out;
@@ -33,7 +34,7 @@ bool is_of(const Shown& cell, const Shown& environment) noexcept {
 
 void add_file(EnvironmentReport& report, const Shown& cell) {
   const auto c = copy_of<window::FileCounters>(cell);
-  if (report.io) {  // another window on the same file
+  if (report.io) {  // there is another window on the same file
     report.io->stats.add(c.stats);
     return;
   }
@@ -60,7 +61,7 @@ EnvironmentReport report_of(const node::ShownBoard& board, const Shown& environm
   out.forward_write = now(c.forwarded.write);
   for (std::size_t i = 0; i < board.cells.size(); ++i) {
     const Shown& cell = board.cells[i];
-    // Two environments on one file: the first one reports it.
+    // If two environments use one file, the first environment reports it.
     if (told[i] || !is_of(cell, environment)) continue;
     switch (cell.facts.kind) {
       case CellKind::text: {

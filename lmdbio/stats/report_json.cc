@@ -210,7 +210,7 @@ std::string topic_of(const std::string& pattern) {
   if (pattern.starts_with('/')) return pattern;
   char here[PATH_MAX];
   if (::getcwd(here, sizeof here) == nullptr) return pattern;
-  std::string absolute;  // percent signs of the directory are doubled
+  std::string absolute;  // the loop below doubles the directory's percent signs
   for (const char* c = here; *c != '\0'; ++c) absolute += *c == '%' ? "%%" : std::string(1, *c);
   return absolute + "/" + pattern;
 }

@@ -2,15 +2,16 @@
  * LMDBIO's own functions, beyond LMDB's interface (lmdb.h).  For C and C++; reader.h in this directory is the
  * interface for C++20.
  *
- * A program can tell LMDBIO in advance what it will read, in two ways:
+ * There are two ways to tell LMDBIO in advance what the program will read:
  *
  *   lmdbio_prefetch     for programs that call mdb_get: names the keys that will be looked up soon;
  *   lmdbio_reader       returns records by ordinal or key, in batches, in an order that is known in advance.
  *                       Values are read into buffers that are reused, so that memory use is bounded.
  *
- * Unless noted otherwise, functions return 0, an errno or an MDB_ code (mdb_strerror knows both), and
- * lmdbio_error() describes the failure.  A failed call stores nothing through its pointer arguments.  These
- * functions return EINVAL if an argument is NULL that may not be NULL, and ENOMEM if memory is short. */
+ * Unless noted otherwise, functions return 0, an errno or an MDB_ code.  mdb_strerror converts both kinds of
+ * codes to text, and lmdbio_error() describes the failure.  A failed call stores nothing through its pointer
+ * arguments.  Functions return EINVAL if an argument is NULL that must not be NULL, and ENOMEM if memory is
+ * short. */
 #ifndef LMDBIO_LMDBIO_H
 #define LMDBIO_LMDBIO_H
 
@@ -18,8 +19,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A program that must also run without the library defines LMDBIO_WEAK before it includes this header, and
- * tests the address of a function before calling it: if (lmdbio_prefetch) ... */
+/* Define LMDBIO_WEAK before including this header if the program must also run without the library.  Test the
+ * address of each function before the call: if (lmdbio_prefetch) ... */
 #ifdef LMDBIO_WEAK
 #define LMDBIO_API __attribute__((weak))
 #else
@@ -35,12 +36,12 @@ extern "C" {
 LMDBIO_API const char* lmdbio_version(void);
 
 /** Tells whether LMDBIO is switched off.  Any thread.
- * @return 1 if LMDBIO_DISABLE is set, so that all calls of LMDB go to the real library; otherwise 0. */
+ * @return 1 if LMDBIO_DISABLE is set; all LMDB calls then go to the original LMDB.  Otherwise 0. */
 LMDBIO_API int lmdbio_disabled(void);
 
-/** Looks for a module of this process that contains an LMDB 0.9 that LMDBIO does not serve, because of how
- * the module was linked.  Modules that hide the functions of their LMDB are not found.  Any thread.
- * @param path   receives the path of the module, with a null byte
+/** Looks for a module of this process that contains its own LMDB 0.9, which LMDBIO does not serve because of
+ * how the module was linked.  Does not find modules that hide the functions of their LMDB.  Any thread.
+ * @param path   receives the path of the module, terminated by a null byte
  * @param bytes  size of the array at `path`; a longer path is cut off
  * @return 1 if there is such a module; otherwise 0. */
 LMDBIO_API int lmdbio_unreached(char* path, size_t bytes);
@@ -54,20 +55,20 @@ LMDBIO_API const char* lmdbio_error(void);
 
 /** Announces that the program will soon look up these keys by mdb_get in this transaction.
  *
- * LMDBIO starts to read their values, many at a time.  mdb_get then returns them without a page fault, or
- * waits for the pending read.  It works best to announce some hundreds of keys ahead, as the program
- * proceeds.
+ * LMDBIO starts to read the values of these keys, many at a time.  mdb_get then returns a value without a
+ * page fault, or waits for the pending read.  Best results: announce keys as the program proceeds, some
+ * hundreds of keys ahead.
  *
- * This is only a hint: the results of mdb_get do not change.  LMDBIO reads nothing ahead if the data is in
- * memory already, if there is not enough memory, or if it does not serve the environment.  Values stay valid
- * until the transaction ends, as always.  Prefetched values take private memory until then, within
- * LMDBIO_MEMORY.  The call may wait for tree pages (a few round trips), but not for values.  LMDB's thread
- * rules for the transaction apply.
+ * This is only a hint: the results of mdb_get do not change.  LMDBIO prefetches nothing in three cases: the
+ * data is already in memory, memory is short, or LMDBIO does not serve the environment.  Values stay valid
+ * until the transaction ends, as always.  Until then, prefetched values take private memory, which counts
+ * against LMDBIO_MEMORY.  The call may wait for tree pages (a few round trips), but not for values.  LMDB's
+ * thread rules for the transaction apply.
  *
  * @param txn   a read transaction
  * @param dbi   a database of its environment
- * @param keys  `n` keys, which are copied.  Keys that do not exist or are never looked up cost only their
- *              reads.  A key may occur more than once.  May be NULL if `n` is 0
+ * @param keys  `n` keys, which are copied.  A key may not exist, may never be looked up, and may occur more
+ *              than once.  An unused key costs only its read.  May be NULL if `n` is 0
  * @param n     number of keys
  * @return 0; EINVAL: there is no such transaction or database, or `keys` is NULL; MDB_BAD_TXN;
  * MDB_BAD_VALSIZE: a key is empty. */
@@ -81,37 +82,39 @@ LMDBIO_API int lmdbio_prefetch(MDB_txn* txn, MDB_dbi dbi, const MDB_val* keys, s
  * @return the transaction, or NULL if there is none. */
 LMDBIO_API MDB_txn* lmdbio_txn_in(const void* object, size_t bytes);
 
-/** A function that is called while a call waits; see lmdbio_set_interrupt.  It may call the library, but not
- * for the same stream.
+/** Decides whether a waiting call continues; see lmdbio_set_interrupt.  May call functions of the library,
+ * but not for the stream of the waiting call.
  * @param context  the argument of lmdbio_set_interrupt
- * @return 0 to continue.  Otherwise the call that waits fails with ECANCELED, and the next call continues
- * where this one was. */
+ * @return 0 to continue.  Otherwise the waiting call fails with ECANCELED, and the next call continues where
+ * the waiting call stopped. */
 typedef int lmdbio_interrupt_func(void* context);
-/** Sets the function that is called about every 0.1 s while a call of this thread on a reader or a stream
- * waits.  For language bindings, whose signal handlers run only in the interpreter.  Waits for other ranks
- * (lmdbio/mpi.h) do not call it.
- * @param function  the function, for this thread only; NULL, the default: none
+/** Sets the interrupt function of this thread.  While a call of this thread on a reader or stream waits, the
+ * library calls the interrupt function about every 0.1 s.  For language bindings, whose signal handlers run
+ * only in the interpreter.  While a call waits for other ranks (lmdbio/mpi.h), the library does not call the
+ * interrupt function.
+ * @param function  the interrupt function; NULL, the default, if there is none
  * @param context   passed to the function; may be NULL */
 LMDBIO_API void lmdbio_set_interrupt(lmdbio_interrupt_func* function, void* context);
-/** Returns what was set last for this thread, so that a caller of lmdbio_set_interrupt can restore it.
- * @param function  receives the function; NULL: none is set
+/** Returns the interrupt function of this thread.  Callers of lmdbio_set_interrupt can restore it later.
+ * @param function  receives the function, or NULL if none is set
  * @param context   receives its argument */
 LMDBIO_API void lmdbio_get_interrupt(lmdbio_interrupt_func** function, void** context);
 
 /* ---- readers ------------------------------------------------------------------------------------------- */
 
-/** One snapshot of one database: what was committed when the reader was opened.  Any number of threads may
- * use a reader.  In a forked child, calls on an inherited reader and its streams return EINVAL; closing them
- * returns without waiting.  See docs/reader.md. */
+/** One snapshot of one database.  It contains what was committed when the reader was opened.  Any number of
+ * threads may use a reader.  In a forked child, calls on an inherited reader and its streams return EINVAL.
+ * lmdbio_reader_close and lmdbio_stream_close return without waiting.  See docs/reader.md. */
 typedef struct lmdbio_reader lmdbio_reader;
-/** Records in a given order, read ahead.  One thread at a time, except for lmdbio_stream_cancel. */
+/** Returns records in a given order, and reads them ahead.  One thread at a time, except for
+ * lmdbio_stream_cancel. */
 typedef struct lmdbio_stream lmdbio_stream;
 
 /** Reports progress, from the thread that called the library.
  * @param context  lmdbio_reader_options::progress_context
  * @param what     "index"
  * @param done     number of pages that were read
- * @param total    number of pages to read; 0 as long as it is unknown
+ * @param total    number of pages to read; 0 while this number is unknown
  * @return 0 to continue.  Otherwise the call in progress fails with ECANCELED. */
 typedef int lmdbio_progress_func(void* context, const char* what, uint64_t done, uint64_t total);
 
@@ -119,35 +122,36 @@ typedef int lmdbio_progress_func(void* context, const char* what, uint64_t done,
 typedef struct lmdbio_reader_options {
   size_t size;          /**< sizeof(lmdbio_reader_options) */
   const char* database; /**< name of a named database; NULL: the main database */
-  size_t memory;        /**< upper limit in bytes for all streams of this reader together, at least 1 MiB;
-                             0: LMDBIO_MEMORY.  All readers of a process together stay within LMDBIO_MEMORY;
-                             if that is 0, each reader needs a limit here */
-  unsigned flags;       /**< for mdb_env_open: MDB_NOLOCK and MDB_NOSUBDIR; other flags give EINVAL.
+  size_t memory;        /**< upper limit in bytes for all streams of this reader together, at least 1 MiB; 0:
+                             LMDBIO_MEMORY.  All readers of a process together stay within LMDBIO_MEMORY.  If
+                             LMDBIO_MEMORY is 0, each reader needs a limit here */
+  unsigned flags;       /**< flags for mdb_env_open: MDB_NOLOCK and MDB_NOSUBDIR; all others give EINVAL.
                              MDB_NOSUBDIR is needed only for a data file with the name data.mdb */
   int no_index_file;    /**< 1: do not look for an index file */
   lmdbio_progress_func* progress; /**< reports on building the index; may be NULL */
   void* progress_context;         /**< passed to `progress` */
 } lmdbio_reader_options;
 
-/** Opens the environment at `path` read-only, and a reader of its newest snapshot.
+/** Opens the environment at `path` read-only, and opens a reader of its newest snapshot.
  *
- * As with mdb_env_open, this process must not have the environment open already; use lmdbio_reader_attach in
- * that case.  A data file is opened as with MDB_NOSUBDIR.  Exception: for DIR/data.mdb without
- * DIR/data.mdb-lock, DIR is opened, so that readers and writers use the same lock file.
+ * As with mdb_env_open, this process must not have the environment open already.  If it has, use
+ * lmdbio_reader_attach.  A data file is opened as with MDB_NOSUBDIR, with one exception: if `path` is
+ * DIR/data.mdb and DIR/data.mdb-lock does not exist, DIR is opened.  Readers and writers then use the same
+ * lock file.
  *
- * The index, which maps ordinals to file locations, is read from an index file or built from the database's
- * branch and leaf pages.  Without a progress function, a thread of the library may still be building a large
- * index when this function returns.  Errors in the database are then reported by the first call that needs
- * the index.
+ * The index maps ordinals to file locations.  It is loaded from an index file, or built from the branch and
+ * leaf pages of the database.  Without a progress function, a thread of the library may still be building a
+ * large index when this function returns.  The first call that needs the index then reports errors in the
+ * database.
  *
  * @param path     a directory that contains data.mdb, or a data file
  * @param options  may be NULL
  * @param reader   receives the reader, which the program must close
  * @return 0; errors of mdb_env_open, mdb_txn_begin and mdb_dbi_open; ENOTSUP: LMDBIO does not serve the
- * environment; ENOMEM: LMDBIO_MEMORY has no room for a reader or its index. */
+ * environment; ENOMEM: a reader or its index does not fit into LMDBIO_MEMORY. */
 LMDBIO_API int lmdbio_reader_open(const char* path, const lmdbio_reader_options* options,
                                   lmdbio_reader** reader);
-/** Opens a reader of the snapshot of a transaction of the program.
+/** Opens a reader of the snapshot that a transaction of the program uses.
  * @param txn      a read transaction, which must not end before the reader is closed
  * @param dbi      a database of its environment
  * @param options  may be NULL; `database` and `flags` are ignored
@@ -158,12 +162,12 @@ LMDBIO_API int lmdbio_reader_attach(MDB_txn* txn, MDB_dbi dbi, const lmdbio_read
 /** Closes a reader.  Its batches stay valid.
  * @param reader  the reader, whose streams must have been closed before; NULL: no effect */
 LMDBIO_API void lmdbio_reader_close(lmdbio_reader* reader);
-/** Returns the number of records: keys, or with MDB_DUPSORT pairs of key and value.  Does not wait for the
- * index.  A reader of lmdbio/mpi.h waits until all ranks have opened it.
+/** Returns the number of records.  With MDB_DUPSORT, each pair of key and value is a record; otherwise, each
+ * key is one.  Does not wait for the index.  With lmdbio/mpi.h, waits until all ranks have opened the reader.
  * @param reader  the reader
  * @param count   receives the number of records
- * @return 0; EINVAL: an argument is NULL, or the reader was inherited by a forked child; with lmdbio/mpi.h,
- * the error of opening, the same on all ranks. */
+ * @return 0; EINVAL: an argument is NULL, or this is a forked child that inherited the reader; with
+ * lmdbio/mpi.h, the error of lmdbio_mpi_reader_open, the same on all ranks. */
 LMDBIO_API int lmdbio_reader_count(const lmdbio_reader* reader, uint64_t* count);
 
 /* ---- batches ------------------------------------------------------------------------------------------- */
@@ -174,10 +178,10 @@ typedef struct lmdbio_record {
   MDB_val key, value; /**< without particular alignment; empty if the key does not exist */
 } lmdbio_record;
 
-/** Records and their bytes.  Valid until lmdbio_batch_release, which any thread may call, even after the
- * stream or the reader has been closed (but see lmdbio_order::zero_copy).  The program must not write to the
- * bytes.  Batches that a program keeps also keep their memory: once they take all of it, the next batch fails
- * with ENOMEM.  Small batches share a buffer. */
+/** Records and their bytes.  A batch is valid until lmdbio_batch_release, even after its stream or reader has
+ * been closed (but see lmdbio_order::zero_copy).  Any thread may release it.  The program must not write to
+ * the bytes.  Batches that the program has not released keep their memory.  Once they take all memory, the
+ * next batch fails with ENOMEM.  Small batches share a buffer. */
 typedef struct lmdbio_batch {
   size_t count; /**< number of records */
   const lmdbio_record* records;
@@ -192,16 +196,16 @@ typedef struct lmdbio_batch {
  * @param ordinals  `n` ordinals in any order; may be NULL if `n` is 0
  * @param n         number of ordinals
  * @param batch     receives a batch of `n` records in the given order, which the program must release
- * @return 0; EINVAL: an ordinal is not less than the number of records; ENOMEM: the batch does not fit beside
- * those that the program holds; MDB_CORRUPTED; or the error of a read. */
+ * @return 0; EINVAL: an ordinal is not less than the number of records; ENOMEM: the batches that the program
+ * holds leave too little memory for this one; MDB_CORRUPTED; or the error of a read. */
 LMDBIO_API int lmdbio_reader_read(lmdbio_reader* reader, const uint64_t* ordinals, size_t n,
                                   const lmdbio_batch** batch);
 /** Finds the ordinals of keys, without reading values.  Any thread.
  * @param reader    the reader
  * @param keys      `n` keys; may be NULL if `n` is 0
  * @param n         number of keys
- * @param ordinals  receives `n` ordinals; UINT64_MAX: the key does not exist.  With MDB_DUPSORT, that of the
- *                  first value of the key
+ * @param ordinals  receives `n` ordinals; UINT64_MAX if the key does not exist.  With MDB_DUPSORT, the
+ *                  ordinal is that of the key's first value
  * @return as lmdbio_reader_read_keys. */
 LMDBIO_API int lmdbio_reader_find(lmdbio_reader* reader, const MDB_val* keys, size_t n, uint64_t* ordinals);
 /** Reads records by key, and waits until all have been read.  Any thread.
@@ -209,7 +213,7 @@ LMDBIO_API int lmdbio_reader_find(lmdbio_reader* reader, const MDB_val* keys, si
  * @param keys    `n` keys in any order; may be NULL if `n` is 0
  * @param n       number of keys
  * @param batch   receives a batch of `n` records in the given order, which the program must release.  With
- *                MDB_DUPSORT, the first value of each key
+ *                MDB_DUPSORT, each record has the first value of its key
  * @return as lmdbio_reader_read; MDB_BAD_VALSIZE: a key is empty; ENOTSUP: the program set its own key order
  * (mdb_set_compare). */
 LMDBIO_API int lmdbio_reader_read_keys(lmdbio_reader* reader, const MDB_val* keys, size_t n,
@@ -232,20 +236,21 @@ typedef enum lmdbio_order_kind {
 
 /** Returns the ordinal of element `i` of an epoch.
  *
- * Must always return the same ordinal for the same arguments, also in other threads, and with lmdbio/mpi.h on
- * other ranks.  While the stream is open, any thread of the library may call it, and several may call it at a
- * time.  Must not throw exceptions, call the library, or wait for a thread that is in a call of the library.
+ * Must always return the same ordinal for the same arguments, in all threads, and with lmdbio/mpi.h on all
+ * ranks.  While the stream is open, any thread of the library may call it, and several threads may call it at
+ * a time.  Must not throw exceptions, call the library, or wait for a thread that is in a call of the
+ * library.
  * @param context  lmdbio_order::function_context
- * @param epoch    any epoch from the first one on, which may be after the last one
+ * @param epoch    any epoch from the first one on, even one after the last epoch
  * @param i        less than lmdbio_order::length
  * @return an ordinal less than the number of records. */
 typedef uint64_t lmdbio_ordinal_func(void* context, uint64_t epoch, uint64_t i);
 
-/** What happens if the last batch of an epoch is incomplete. */
+/** Says what happens to an incomplete last batch of an epoch. */
 typedef enum lmdbio_last {
   LMDBIO_LAST_KEEP = 0, /**< it has fewer records */
   LMDBIO_LAST_DROP = 1, /**< it is omitted */
-  LMDBIO_LAST_PAD = 2   /**< it is filled up with the first records of the stream's share of the epoch */
+  LMDBIO_LAST_PAD = 2   /**< the first records of the stream's share of the epoch fill it up */
 } lmdbio_last;
 
 /** Value of lmdbio_order::end_epoch for a stream that never ends. */
@@ -254,52 +259,52 @@ typedef enum lmdbio_last {
 /** An order of records.  Zero in a field means its default, so that a zeroed order with a `size` reads all
  * records once, in key order, one record per batch.
  *
- * `kind` defines the elements of an epoch.  A stream reads the elements offset, offset + step,
- * offset + 2 step, ...: its share.  Rank r of n sets offset to r and step to n.  With a block of b elements,
- * offset and step count blocks instead.
+ * `kind` defines the elements of an epoch.  A stream reads the elements offset, offset + step, offset + 2
+ * step, ...  These elements are the stream's share.  Rank r of n sets offset to r and step to n.  If a block
+ * has more than one element, offset and step count blocks.
  *
- * The share depends only on these fields and on the number of records.  A job can therefore resume where
- * another one stopped, on any machine, from an epoch and a position.  `end_epoch` stays the same then: an
- * order with end_epoch = 10 that resumes with epoch = 3 ends after epoch 9. */
+ * The share depends only on these fields and on the number of records.  A job can therefore resume on any
+ * machine where another job stopped, from an epoch and a position.  Leave `end_epoch` unchanged: with
+ * end_epoch = 10, an order that resumes with epoch = 3 ends after epoch 9. */
 typedef struct lmdbio_order {
   size_t size; /**< sizeof(lmdbio_order) */
   lmdbio_order_kind kind;
-  lmdbio_last last;     /**< of each epoch */
-  uint64_t batch;       /**< records per batch; 0: 1 */
+  lmdbio_last last;     /**< incomplete last batch of an epoch */
+  uint64_t batch;       /**< records per batch; 0 means 1 */
   uint64_t offset;      /**< less than step */
-  uint64_t step;        /**< 0: 1 */
+  uint64_t step;        /**< 0 means 1 */
   uint64_t seed;        /**< for LMDBIO_ORDER_SHUFFLE and LMDBIO_ORDER_WINDOW_SHUFFLE */
-  uint64_t window;      /**< for LMDBIO_ORDER_WINDOW_SHUFFLE: records, at least 1 */
+  uint64_t window;      /**< records per window, for LMDBIO_ORDER_WINDOW_SHUFFLE; at least 1 */
   const uint64_t* list; /**< copied */
   const MDB_val* keys;  /**< copied, with their bytes */
-  size_t length;        /**< of list or keys; with LMDBIO_ORDER_FUNCTION the number of elements per epoch */
+  size_t length;        /**< number of elements of `list` or `keys`; with LMDBIO_ORDER_FUNCTION, of elements
+                             per epoch */
   uint64_t epoch;       /**< the first epoch to read, less than UINT64_MAX */
-  uint64_t position;    /**< where to start: so many records of the share are skipped in the first epoch; at
-                             most the length of the share */
-  uint64_t end_epoch;   /**< the stream ends before this epoch.  0: one epoch after `epoch`, so that only this
-                             epoch is read.  LMDBIO_ENDLESS: it never ends.  If `epoch` is not less than a
-                             nonzero end, the stream is empty: the first lmdbio_stream_next returns
-                             MDB_NOTFOUND */
-  int across_epochs;    /**< 1: the sequences of all epochs form one sequence, and offset and step select
-                             from it.  With N elements per epoch and a block of 1, the share's elements are
-                             those with number i = offset + k * step: element i % N of epoch i / N.  Shares
-                             differ from epoch to epoch, unless N is a multiple of step times block.  A batch
-                             may contain records of two epochs.  `position` counts the share's records in the
-                             epoch.  `last` applies to the last batch of the stream; LMDBIO_LAST_PAD fills it
-                             up with the elements that follow */
-  uint64_t block;       /**< elements per block; offset and step count blocks; 0: 1.  With block = batch, rank
-                             r of n reads the batches r, r + n, r + 2 n, ... of the whole order */
+  uint64_t position;    /**< number of records of the share that the stream skips in the first epoch; at most
+                             the length of the share */
+  uint64_t end_epoch;   /**< the stream ends before this epoch.  0: the stream reads only epoch `epoch`.
+                             LMDBIO_ENDLESS: the stream never ends.  If `epoch` is not less than a nonzero
+                             end, the stream is empty: the first lmdbio_stream_next returns MDB_NOTFOUND */
+  int across_epochs;    /**< 1: the sequences of all epochs form one sequence, and offset and step select from
+                             this sequence.  With N elements per epoch and a block of 1, the k-th element of
+                             the share has the number i = offset + k * step.  This is element i % N of epoch i
+                             / N.  Shares differ from epoch to epoch, unless N is a multiple of step times
+                             block.  A batch may contain records of two epochs.  `position` counts the share's
+                             records in the epoch.  `last` applies to the last batch of the stream; with
+                             LMDBIO_LAST_PAD, the elements that follow fill it up */
+  uint64_t block;       /**< elements per block; 0 means 1.  offset and step count blocks.  With block =
+                             batch, rank r of n reads the batches r, r + n, r + 2 n, ... of the whole order */
   lmdbio_ordinal_func* function; /**< for LMDBIO_ORDER_FUNCTION */
   void* function_context;        /**< passed to `function` */
-  int zero_copy; /**< 1: records that are in the page cache are not copied to a buffer; their keys and values
-                      then point into a mapping of the file.  A batch, even one that was copied, is valid only
-                      until its reader is closed.  As with LMDB, a file that is truncated meanwhile may end
-                      the program by SIGBUS.  Batches that ranks read together (lmdbio/mpi.h) are always
-                      copied */
+  int zero_copy; /**< 1: records in the page cache are not copied to a buffer; their keys and values point
+                      into a mapping of the file.  All batches, even copied ones, are then valid only until
+                      the reader is closed.  As with LMDB, SIGBUS may end the program if the file is truncated
+                      meanwhile.  Batches that ranks read together (lmdbio/mpi.h) are always copied */
 } lmdbio_order;
 
-/** Opens a stream.  Any thread.  With LMDBIO_ORDER_KEYS, looks up all keys, and waits for tree pages.
- * @param reader  the reader, which must be closed after the stream
+/** Opens a stream.  Any thread.  With LMDBIO_ORDER_KEYS, this function looks up all keys, and waits for tree
+ * pages.
+ * @param reader  the reader; close it after the stream
  * @param order   the order, which is copied
  * @param stream  receives the stream, which the program must close
  * @return 0; EINVAL: a field is out of range; with LMDBIO_ORDER_KEYS, errors of lmdbio_reader_read_keys. */
@@ -314,22 +319,22 @@ LMDBIO_API int lmdbio_stream_open(lmdbio_reader* reader, const lmdbio_order* ord
  * records.  With lmdbio/mpi.h, errors of opening and of messages are permanent: all later calls return
  * them. */
 LMDBIO_API int lmdbio_stream_next(lmdbio_stream* stream, const lmdbio_batch** batch);
-/** Returns the epoch and position of the first record of the next batch.  An order with these two values, and
- * otherwise the same fields, resumes there.  An order whose end_epoch is 0 would read on to the end of that
- * epoch; set end_epoch to resume.
+/** Returns the epoch and position of the first record of the next batch.  To resume there, open a stream with
+ * these two values and otherwise the same fields.  Set end_epoch as well: with 0, the new stream reads to the
+ * end of its first epoch.
  * @param stream    the stream
  * @param epoch     receives the epoch; may be NULL
  * @param position  receives the position; may be NULL */
 LMDBIO_API void lmdbio_stream_position(const lmdbio_stream* stream, uint64_t* epoch, uint64_t* position);
-/** Makes a waiting lmdbio_stream_next and all later ones return ECANCELED.  Any thread.
+/** Makes a waiting lmdbio_stream_next and all later calls return ECANCELED.  Any thread.
  * @param stream  the stream, which must stay open during the call; NULL: no effect */
 LMDBIO_API void lmdbio_stream_cancel(lmdbio_stream* stream);
 /** Closes a stream, and waits for its reads in flight.  Its batches stay valid.
  * @param stream  the stream, which no other thread may use; NULL: no effect */
 LMDBIO_API void lmdbio_stream_close(lmdbio_stream* stream);
 
-/** Returns an element of the permutation that LMDBIO_ORDER_SHUFFLE uses.  It differs for each seed and epoch,
- * and is the same on every machine and in every version (docs/format.md).  Any thread.
+/** Returns an element of the permutation that LMDBIO_ORDER_SHUFFLE uses.  The permutation differs for each
+ * seed and epoch, and is the same on every machine and in every version (docs/format.md).  Any thread.
  * @param seed   any number
  * @param epoch  any number
  * @param count  number of elements

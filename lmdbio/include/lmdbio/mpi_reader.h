@@ -14,7 +14,8 @@ namespace lmdbio {
 /// The ranks of a communicator that read together.  Must outlive its readers, and end before MPI_Finalize.
 ///
 /// The destructor is collective: it waits for all ranks.  If an exception destroys the object, the destructor
-/// does not wait, because the other ranks may never call theirs.  MPI_Finalize then ends what is left.
+/// does not wait, because the other ranks may never call their destructors.  MPI_Finalize then ends the
+/// state.
 class MpiRanks {
  public:
   /// Creates the state for all ranks of `comm`; see lmdbio_mpi_init.  Collective.  Throws Error.
@@ -51,7 +52,7 @@ class MpiRanks {
   }
   struct Finalize {
     Finalize() noexcept : exceptions(std::uncaught_exceptions()) {}
-    int exceptions;  ///< number of exceptions in flight when the object was made, perhaps in a destructor
+    int exceptions;  ///< number of uncaught exceptions when the object was made (a destructor may make it)
     void operator()(lmdbio_mpi* mpi) const noexcept {
       if (std::uncaught_exceptions() <= exceptions) (void)lmdbio_mpi_finalize(mpi);
     }

@@ -61,9 +61,9 @@ struct Record {
   bool exists() const noexcept { return ordinal != UINT64_MAX; }
 };
 
-/// Records and their bytes, which it owns until it is destroyed or assigned to.  With lmdbio_order::zero_copy
-/// the bytes are valid only until the reader is closed.  A batch that was default-constructed or moved from
-/// is empty.  Any thread may destroy a batch.
+/// Owns records and their bytes until it is destroyed or assigned to.  With lmdbio_order::zero_copy, the
+/// bytes are valid only until the reader is closed.  A default-constructed or moved-from batch is empty.  Any
+/// thread may destroy a batch.
 class Batch {
  public:
   /// Iterates over the records.
@@ -117,14 +117,14 @@ class Batch {
   std::unique_ptr<const lmdbio_batch, Release> batch_;
 };
 
-/// A position in a stream: an epoch, and a number of records of the stream's share of this epoch.
+/// A position in a stream: an epoch, and a position in the stream's share of this epoch.
 struct Position {
   std::uint64_t epoch = 0, position = 0;
   friend bool operator==(const Position&, const Position&) = default;
 };
 
-/// An order of records: lmdbio_order, whose fields describe it.  By default, it reads one epoch of all
-/// records, in key order, one record per batch.
+/// An order of records; see lmdbio_order for its fields.  By default, a stream reads all records once, in key
+/// order, one record per batch.
 struct Order : lmdbio_order {
   Order() noexcept : lmdbio_order{} { size = sizeof(lmdbio_order); }
   /// Makes an order of all records in key order.
@@ -182,9 +182,9 @@ struct Order : lmdbio_order {
     o.length = elements;
     return o;
   }
-  /// Selects the share of a rank: of every `ranks` blocks of the order, block number `rank`.  By default, a
-  /// block has `batch` elements, so that rank r of n reads the batches r, r + n, r + 2 n, ... of the whole
-  /// order.  Set `batch` before.
+  /// Selects the share of a rank: the blocks rank, rank + ranks, rank + 2 ranks, ... of the order.  By
+  /// default, a block has `batch` elements, so that rank r of n reads the batches r, r + n, r + 2 n, ... of
+  /// the whole order.  Set `batch` before this call.
   /// @param rank            number of the share, less than `ranks`
   /// @param ranks           number of shares, at least 1
   /// @param block_elements  elements per block; 0: records per batch
@@ -196,8 +196,8 @@ struct Order : lmdbio_order {
     return *this;
   }
   /// Selects the share of a rank from the sequence of all epochs; see lmdbio_order::across_epochs.  With
-  /// block_elements = 1, these are the elements rank, rank + ranks, rank + 2 ranks, ...  Programs that skip
-  /// the records of other ranks, and start again at the end, read in this order, for example Caffe.
+  /// block_elements = 1, the share is the elements rank, rank + ranks, rank + 2 ranks, ...  Some programs,
+  /// for example Caffe, read in this order: they skip the records of other ranks, and start again at the end.
   /// @param rank            number of the share, less than `ranks`
   /// @param ranks           number of shares, at least 1
   /// @param block_elements  elements per block; 0: records per batch
@@ -207,16 +207,16 @@ struct Order : lmdbio_order {
     across_epochs = 1;
     return share(rank, ranks, block_elements);
   }
-  /// Sets the end: the stream reads the epochs before epoch `epochs`, which are this many if it begins with
-  /// epoch 0.  resume() does not change the end.
+  /// Sets the end: the stream ends before epoch `epochs`.  If it begins with epoch 0, it reads this many
+  /// epochs.  resume() does not change the end.
   /// @param epochs  at least 1; LMDBIO_ENDLESS: the stream never ends
   /// @return this order.
   Order& repeat(std::uint64_t epochs = LMDBIO_ENDLESS) noexcept {
     end_epoch = epochs;
     return *this;
   }
-  /// Sets the start, for example to the Stream::position() of a stream that was stopped.  If the start is not
-  /// before the end that repeat() has set, the stream is empty.
+  /// Sets the start, for example to the Stream::position() of an earlier stream.  The stream is empty if the
+  /// start is not before the end that repeat() has set.
   /// @param first_epoch     the first epoch to read
   /// @param first_position  number of records of the share that are skipped in this epoch
   /// @return this order.
@@ -236,12 +236,12 @@ struct Order : lmdbio_order {
   }
 };
 
-/// Records in a given order, read ahead.  Must be destroyed before its reader.  One thread at a time, except
-/// for cancel().
+/// Returns records in a given order, and reads them ahead.  Must be destroyed before its reader.  One thread
+/// at a time, except for cancel().
 class Stream {
  public:
-  /// For loops over the rest of the stream: for (Batch& batch : stream) ...  Each batch is valid until the
-  /// next one is requested, unless the program moves it away.
+  /// Iterates over the rest of the stream: for (Batch& batch : stream) ...  Each batch is valid until the
+  /// next batch is requested, unless the program moves it away.
   class Iterator {
    public:
     using iterator_concept = std::input_iterator_tag;
@@ -278,14 +278,14 @@ class Stream {
   }
   Iterator begin() { return Iterator(*this); }
   static std::default_sentinel_t end() noexcept { return {}; }
-  /// @return the position of the next batch.  An order with the same end resumes there:
-  /// order.resume(position).
+  /// @return the position of the next batch.  To resume there, call order.resume(position) on an order with
+  /// the same end.
   Position position() const noexcept {
     Position p;
     lmdbio_stream_position(stream_.get(), &p.epoch, &p.position);
     return p;
   }
-  /// Makes a waiting next() and all later ones throw Error with code ECANCELED.  Any thread.
+  /// Makes a waiting next() and all later calls throw Error with code ECANCELED.  Any thread.
   void cancel() noexcept { lmdbio_stream_cancel(stream_.get()); }
 
  private:
@@ -306,7 +306,7 @@ class Reader {
   /// Options of a reader; see lmdbio_reader_options.
   struct Options {
     std::string database;    ///< name of a named database; empty: the main database
-    std::size_t memory = 0;  ///< upper limit in bytes for all streams, see lmdbio.h; 0: LMDBIO_MEMORY
+    std::size_t memory = 0;  ///< upper limit in bytes for all streams; 0: LMDBIO_MEMORY; see lmdbio.h
     unsigned flags = 0;      ///< MDB_NOLOCK, MDB_NOSUBDIR
     bool index_file = true;  ///< use the index file, if there is a valid one
     Progress progress;       ///< reports on building the index
@@ -322,7 +322,8 @@ class Reader {
     });
   }
   Reader(MDB_txn* txn, MDB_dbi dbi) : Reader(txn, dbi, Options()) {}
-  /// Opens a reader of the snapshot of a transaction.  Throws Error, and exceptions of options.progress.
+  /// Opens a reader of the snapshot that a transaction uses.  Throws Error, and exceptions of
+  /// options.progress.
   /// @param txn      a read transaction of the program, which must outlive the reader
   /// @param dbi      a database of its environment
   /// @param options  options; `database` and `flags` are ignored
@@ -332,7 +333,7 @@ class Reader {
     });
   }
 
-  /// For headers of the library: opens a reader by a function.
+  /// Opens a reader by calling a function.  Only for headers of the library.
   /// @param options  options
   /// @param by       takes lmdbio_reader_options and lmdbio_reader**, and returns an error code
   template <class Open>
@@ -386,7 +387,7 @@ class Reader {
   struct Close {
     void operator()(lmdbio_reader* r) const noexcept { lmdbio_reader_close(r); }
   };
-  /// Keeps exceptions of the progress function from passing through C code.
+  /// Stores an exception of the progress function, which must not pass through C code.
   struct Watch {
     const Progress& progress;
     std::exception_ptr thrown;

@@ -5,7 +5,7 @@
         for key, value in batch:
             ...
 
-See docs/python.md; lmdbio.torch has datasets for PyTorch, lmdbio.mpi readers for the ranks of an MPI job.
+See docs/python.md.  Datasets for PyTorch are in lmdbio.torch, and readers for the ranks of an MPI job in lmdbio.mpi.
 """
 from ._lmdbio import _check_interpreter
 

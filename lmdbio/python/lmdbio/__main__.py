@@ -8,7 +8,7 @@ from . import library
 
 
 def command() -> Optional[str]:
-    """The path of the command that belongs to the library of this package; None: it is not installed."""
+    """Returns the path of the command that belongs to the library of this package, or None if it is not installed."""
     beside = os.path.dirname(library())
     places = [os.path.join(os.path.dirname(__file__), "bin", "lmdbio"), os.path.join(beside, "..", "bin", "lmdbio"),
               os.path.join(beside, "..", "..", "bin", "lmdbio")]

@@ -4,20 +4,20 @@ from typing import Any, Optional, Union
 
 Item = Union[int, bytes]
 
-# The class that needs a dataset, the dataset, and what it got.
+# Arguments: the class that needs a dataset, the class of this dataset, and the class of the argument.
 NOT_OURS = ("{} needs an {}, not {}; for a dataset that wraps one, give torch's DataLoader an lmdbio.torch.BatchSampler of the "
             "inner one; for a ConcatDataset, or any other, use torch's DataLoader and samplers")
 
 
 def last_of(last: Optional[str], drop_last: bool) -> str:
-    """The argument `last` of a Plan."""
+    """Returns the argument `last` of a Plan."""
     if drop_last and last not in (None, "drop"):
         raise ValueError(f"last={last!r} and drop_last=True exclude each other")
     return "drop" if drop_last else last or "pad"
 
 
 def whole_batch_size(batch_size: Any) -> int:
-    """`batch_size`, if it is a whole number."""
+    """Returns `batch_size` if it is a whole number.  Raises TypeError otherwise."""
     try:
         return operator.index(batch_size)
     except TypeError:
@@ -26,7 +26,7 @@ def whole_batch_size(batch_size: Any) -> int:
 
 
 def to_item(i: Any) -> Item:
-    """What a sampler has given: an ordinal or a key."""
+    """Returns what a sampler has returned: an ordinal or a key.  Raises TypeError if it is neither."""
     if isinstance(i, bytes):
         return i
     try:

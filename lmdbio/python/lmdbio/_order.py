@@ -11,7 +11,10 @@ _LAST = {"keep": 0, "drop": 1, "pad": 2}
 
 
 def ordinals_of(given: Iterable[int]) -> "numpy.typing.NDArray[numpy.uint64]":
-    """A copy of the ordinals that a program gives to Reader.read, as an array.  Raises TypeError, ValueError, IndexError."""
+    """Returns a copy of the ordinals that a program passes to Reader.read, as an array.
+
+    Raises TypeError, ValueError, IndexError.
+    """
     array = numpy.asarray(given if hasattr(given, "__len__") else [*given])
     if not array.size:
         return numpy.empty(0, dtype=numpy.uint64)
@@ -28,12 +31,13 @@ def ordinals_of(given: Iterable[int]) -> "numpy.typing.NDArray[numpy.uint64]":
 class Order:
     """The order in which a stream returns records: lmdbio_order of lmdbio.h.
 
-    Made by Order.sequential, shuffled, window_shuffled, list and keys.  Each method of an order returns a new one.
+    Make an order by Order.sequential, shuffled, window_shuffled, list or keys.  Each method of an order returns a new order.
 
-    batch: records per batch.  last: what happens to an incomplete last batch of an epoch: "keep", "drop", or "pad": it is
-    filled up with the first records of the share.  A stream begins at `epoch` and `position`, and ends before `end_epoch`; 0:
-    it reads only the epoch in which it begins; None: it never ends.  If it does not begin before a given end, it is empty.
-    For the same number of records, an order is the same on every machine.
+    batch: records per batch.  last: what happens to an incomplete last batch of an epoch.  "keep": it has fewer records.
+    "drop": it is omitted.  "pad": the first records of the share fill it up.  A stream begins at `epoch` and `position`, and
+    ends before `end_epoch`.  If end_epoch is 0, the stream reads only the epoch in which it begins.  If end_epoch is None, it
+    never ends.  A stream that does not begin before its end is empty.  An order depends only on its fields and on the number
+    of records, so that it is the same on every machine.
     """
 
     kind: str = "sequential"
@@ -48,7 +52,7 @@ class Order:
     epoch: int = 0
     position: int = 0
     across_epochs: bool = False
-    _list: bytes = dataclasses.field(default=b"", repr=False)  # ordinals, as 64-bit numbers of the machine
+    _list: bytes = dataclasses.field(default=b"", repr=False)  # ordinals, as 64-bit numbers in the machine's byte order
     _keys: Optional[Tuple[bytes, ...]] = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -70,22 +74,25 @@ class Order:
 
     @classmethod
     def sequential(cls, *, batch: int = 1, **more: Any) -> "Order":
-        """All records in key order."""
+        """Returns an order of all records in key order."""
         return cls("sequential", batch, **more)
 
     @classmethod
     def shuffled(cls, seed: int = 0, *, batch: int = 1, **more: Any) -> "Order":
-        """All records in an order that differs for each seed and epoch."""
+        """Returns a shuffled order of all records, which differs for each seed and epoch."""
         return cls("shuffled", batch, seed=seed, **more)
 
     @classmethod
     def window_shuffled(cls, seed: int = 0, *, window: int, batch: int = 1, **more: Any) -> "Order":
-        """All records in key order, but shuffled within each `window` records: reads the file nearly in order."""
+        """Returns an order of all records in key order, but shuffled within each `window` records.
+
+        A stream of this order reads the file nearly in order.
+        """
         return cls("window_shuffled", batch, seed=seed, window=window, **more)
 
     @classmethod
     def list(cls, ordinals: Iterable[int], *, batch: int = 1, **more: Any) -> "Order":
-        """The records with these ordinals, in this order in each epoch."""
+        """Returns an order of the records with these ordinals, in this sequence in each epoch."""
         given = numpy.asarray(ordinals if hasattr(ordinals, "__len__") else [*ordinals])
         if given.size and (given.ndim != 1 or given.dtype.kind not in "iu"):
             raise TypeError("order: ordinals must be a list of whole numbers")
@@ -95,29 +102,34 @@ class Order:
 
     @classmethod
     def keys(cls, keys: Iterable[bytes], *, batch: int = 1, **more: Any) -> "Order":
-        """The records with these keys, in this order in each epoch; None in place of a key that does not exist."""
+        """Returns an order of the records with these keys, in this sequence in each epoch.
+
+        A record is None if its key does not exist.
+        """
         return cls("keys", batch, _keys=tuple(keys), **more)
 
     def share(self, rank: int, ranks: int, *, block: Optional[int] = None) -> "Order":
-        """The share of rank `rank` of `ranks`: of every `ranks` blocks of `block` records, block number `rank`.
+        """Returns the share of a rank: the blocks rank, rank + ranks, rank + 2 ranks, ... of this order.
 
-        block: None: the records per batch, so that rank r of n reads the batches r, r + n, r + 2 n, ... of the whole order.
+        block: records per block.  None: the records per batch, so that rank r of n reads the batches r, r + n, r + 2 n, ... of
+        the whole order.
         """
         return dataclasses.replace(self, rank=rank, ranks=ranks, block=self.batch if block is None else block)
 
     def repeat(self, epochs: Optional[int] = None) -> "Order":
-        """Sets the end: the stream reads the epochs before epoch `epochs`, which are this many if it begins with epoch 0.
+        """Returns the same order with another end: a stream ends before epoch `epochs`.
 
-        epochs: at least 1; None: the stream never ends.  resume() does not change the end.
+        A stream that begins with epoch 0 reads this many epochs.  epochs: at least 1; None: the stream never ends.  resume()
+        does not change the end.
         """
         if epochs is not None and operator.index(epochs) < 1:
             raise ValueError(f"order: epochs must be at least 1, or None, not {epochs}")
         return dataclasses.replace(self, end_epoch=epochs)
 
     def resume(self, epoch: int, position: int = 0) -> "Order":
-        """Sets the start, for example to that of Stream.position: order.resume(*stream.position).
+        """Returns the same order with another start, for example the position of a stream: order.resume(*stream.position).
 
-        If the start is not before the end that repeat() has set, the stream is empty.
+        The stream is empty if the start is not before the end that repeat() has set.
         """
         return dataclasses.replace(self, epoch=epoch, position=position)
 

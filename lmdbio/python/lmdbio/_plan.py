@@ -16,18 +16,19 @@ Numbers = numpy.typing.NDArray[Any]
 class Plan:
     """The batches of one rank.
 
-    Rank r of n has the batches r, r + n, r + 2 n, ... of an epoch's order, as far as all ranks have a whole batch.  The samples
-    that are left are divided evenly between the ranks: they are each rank's last batch.
+    Rank r of n has the batches r, r + n, r + 2 n, ... of an epoch's order, while all ranks have a whole batch.  The remaining
+    samples are divided evenly between the ranks, and form the last batch of each rank.
 
-    last: "pad": the last batches have the same size on all ranks; ranks that have one sample less get one of the order's
-    first samples, as with torch's DistributedSampler.  "keep": each sample occurs exactly once.  "drop": no last batch.
+    last: "pad": the last batches have the same size on all ranks.  Ranks that have one sample less get one of the order's
+    first samples, as with torch's DistributedSampler.  "keep": each sample occurs exactly once.  "drop": there is no last
+    batch.
     The order does not depend on the number of workers.
     """
 
-    count: int  # samples
+    count: int  # number of samples
     batch: int
     shuffle: bool = False
-    window: Optional[int] = None  # samples within which to shuffle; None: all
+    window: Optional[int] = None  # number of samples within which to shuffle; None: all samples
     seed: int = 0
     rank: int = 0
     ranks: int = 1
@@ -67,7 +68,7 @@ class Plan:
 
     @property
     def streamed(self) -> int:
-        """The number of batches that order() has."""
+        """The number of batches that can be read by order()."""
         return self.batches if self.ranks == 1 else self.whole
 
     @property
@@ -80,7 +81,7 @@ class Plan:
         return self.batch if k < self.whole else len(self.elements(k))
 
     def order(self, epoch: int, k: int, parts: int = 1) -> Order:
-        """The order of batches k, k + parts, k + 2 parts, ... of the first `streamed` batches of this epoch."""
+        """Returns the order of the batches k, k + parts, k + 2 parts, ... among the first `streamed` batches of this epoch."""
         kind = "sequential" if not self.shuffle else "shuffled" if self.window is None else "window_shuffled"
         return Order(kind, self.batch, seed=self.seed, window=self.window or 0,
                      last="keep" if self.ranks == 1 and self.last != "drop" else "drop",
@@ -98,7 +99,7 @@ class Plan:
                                   for run in numpy.split(elements, cuts)])
 
     def _shuffled(self, epoch: int, w: int, first: int, n: int) -> Numbers:
-        """The `n` samples of the order that begin with number `first` of window `w`; docs/format.md."""
+        """Returns `n` samples of the order, starting with number `first` of window `w`; see docs/format.md."""
         if self.window is None:
             return shuffled(self.seed, epoch, self.count, first, first + n).astype(numpy.int64)
         begin = w * self.window
@@ -107,7 +108,7 @@ class Plan:
 
 
 def _mix(x: int) -> int:
-    """SplitMix64; docs/format.md."""
+    """Returns the SplitMix64 hash of a number; see docs/format.md."""
     x = (x + 0x9e3779b97f4a7c15) % (1 << 64)
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9 % (1 << 64)
     x = (x ^ x >> 27) * 0x94d049bb133111eb % (1 << 64)

@@ -10,12 +10,11 @@ _warned: Set[str] = set()
 def prefetch(txn: Any, keys: Iterable[bytes], database: Optional[str] = None) -> bool:
     """Tells LMDBIO which keys the program will soon look up in this transaction of py-lmdb.
 
-    LMDBIO reads their values, many at a time; txn.get then returns them without waiting.  This is only a hint: results do not
-    change.  It works best with some hundreds of keys at a time, as the program proceeds.  database: the name of a named
-    database.
+    LMDBIO reads their values, many at a time.  txn.get then returns the values without waiting.  This is only a hint: results
+    do not change.  It works best to announce some hundreds of keys at a time, as the program proceeds.  database: the name of
+    a named database.
 
-    Returns False, and warns once of each reason, if LMDBIO is not active in this process or does not serve the
-    transaction.
+    Returns False if LMDBIO is not active in this process, or does not serve the transaction.  Warns once for each reason.
     """
     if _lmdbio._prefetch(txn, keys, database):
         return True

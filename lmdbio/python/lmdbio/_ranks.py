@@ -1,4 +1,4 @@
-"""Which share of the batches this process reads, among the ranks of a job and the workers of a DataLoader."""
+"""Determines which share of the batches this process reads, among the ranks of a job and the workers of a DataLoader."""
 import contextlib
 import sys
 from typing import Any, Dict, Iterator, Optional, Tuple
@@ -8,7 +8,7 @@ import torch.utils.data
 
 
 def job() -> Tuple[int, int]:
-    """Rank and number of ranks, of torch.distributed, of MPI, or of a program with one process."""
+    """Returns the rank and the number of ranks: those of torch.distributed or of MPI, or 0 and 1."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     mpi = sys.modules.get("mpi4py.MPI")
@@ -18,10 +18,10 @@ def job() -> Tuple[int, int]:
 
 
 class Ranks:
-    """The share of the batches that is read: the given one, or, if our DataLoader asks, that of the job's rank.
+    """The share of the batches to read: the share that the program gave, or that of the job's rank (lmdbio.torch.DataLoader).
 
     Loaders of other libraries may divide the batches between the ranks themselves, or leave this to the sampler.  This class
-    cannot know which.
+    cannot determine which of them does so, and requires that the program gives the share.
     """
 
     def __init__(self, rank: Optional[int], ranks: Optional[int]) -> None:
@@ -54,7 +54,7 @@ class Ranks:
 
 
 def this_worker() -> Tuple[int, int]:
-    """The number of this worker of a DataLoader, and the number of workers."""
+    """Returns the number of this worker of a DataLoader, and the number of workers."""
     worker = torch.utils.data.get_worker_info()
     return (0, 1) if worker is None else (worker.id, worker.num_workers)
 

@@ -1,11 +1,11 @@
-"""The states that loaders save, to resume."""
+"""The states that loaders save and resume from."""
 from typing import Any, Dict, Tuple
 
 from ._plan import Plan
 
 
 def state_of(plan: Plan, epoch: int, records: int) -> Dict[str, Any]:
-    """The state_dict of a loader that has given `records` samples of an epoch."""
+    """Returns the state_dict of a loader that has returned `records` samples of an epoch."""
     if plan.length and records >= plan.length:
         epoch, records = epoch + 1, 0
     return {"epoch": epoch, "records": records, "seed": plan.seed, "count": plan.count, "ranks": plan.ranks,
@@ -13,7 +13,10 @@ def state_of(plan: Plan, epoch: int, records: int) -> Dict[str, Any]:
 
 
 def position_in(state: Dict[str, Any], plan: Plan) -> Tuple[int, int]:
-    """Epoch and number of samples of a state_dict, after checking that its order is the same."""
+    """Returns the epoch and the number of samples of a state_dict.
+
+    Raises ValueError if its order differs from that of `plan`.
+    """
     now_of = state_of(plan, 0, 0)
     missing = [name for name in now_of if name not in state]
     if missing:

@@ -1,7 +1,7 @@
 """Reads batches ahead for map-style datasets, whose records are requested one at a time.
 
-A DataLoader requests one index after the other from a map-style dataset.  Here an index is a number or a key that carries a
-ticket.  The ticket names the batch of the index, and the batch that the same process will request next.
+A DataLoader requests one index after the other from a map-style dataset.  In this module, an index is a number or a key with a
+ticket.  The ticket identifies the batch of the index, and the batch that the same process will request next.
 """
 import concurrent.futures
 import dataclasses
@@ -46,13 +46,13 @@ def _index(kind: Any, value: Any, ticket: "Ticket", at: int) -> Any:
     return made
 
 
-_warned = False  # of an index without a ticket, in this process
+_warned = False  # True if this process has warned of an index without a ticket
 
 
 def warn_if_loaded() -> None:
-    """Warns once per process if a DataLoader, or another class of torch.utils.data, requests an index that has no ticket.
+    """Warns once per process if a DataLoader or another class of torch.utils.data requests an index without a ticket.
 
-    A program that reads some records itself gets no warning.
+    Does not warn if the program itself reads single records.
     """
     global _warned
     frame = None if _warned else sys._getframe(2)
@@ -101,7 +101,7 @@ Ticket = Union[Planned, Listed]
 
 
 class Indices(Sequence[Any]):
-    """The indices of a batch.  Only their ticket is sent to a worker, which makes the indices."""
+    """The indices of a batch.  A worker receives only their ticket, and makes the indices from it."""
 
     def __init__(self, ticket: Ticket) -> None:
         self.ticket = ticket
@@ -129,7 +129,7 @@ class Indices(Sequence[Any]):
 
 
 def ordinals_of(reader: Reader, keys: Sequence[bytes]) -> "numpy.typing.NDArray[numpy.int64]":
-    """The sorted ordinals of the records with these keys.  Keys that do not exist are ignored."""
+    """Returns the sorted ordinals of the records with these keys.  Ignores keys that do not exist."""
     found = set()
     for i in reader.read_keys(keys).ordinals:
         while i is not None and i not in found:
@@ -139,7 +139,7 @@ def ordinals_of(reader: Reader, keys: Sequence[bytes]) -> "numpy.typing.NDArray[
 
 
 class Samples:
-    """The records of a reader, except those with the ordinals `excluded`.  Sample i is the i-th of the others.  Any thread."""
+    """The records of a reader without those with the ordinals `excluded`.  Sample i is the i-th remaining record.  Any thread."""
 
     def __init__(self, reader: Reader, excluded: "numpy.typing.NDArray[numpy.int64]") -> None:
         self.reader = reader
@@ -149,7 +149,7 @@ class Samples:
         return len(self.reader) - len(self._before)
 
     def read(self, items: Iterable[Any]) -> Batch:
-        """The records of these samples, or with these keys.  Raises KeyError, IndexError."""
+        """Returns the records of these samples, or with these keys.  Raises KeyError, IndexError."""
         items = list(items)
         if not any(isinstance(i, bytes) for i in items):
             return self.reader.read(self._ordinals(items))
@@ -167,7 +167,7 @@ class Samples:
         return self.reader.read(self._ordinals([i + len(self) if i < 0 else i]))[0]
 
     def stream(self, plan: Plan, epoch: int, k: int, parts: int) -> Stream:
-        """A stream of the batches k, k + parts, k + 2 parts, ... of the first plan.streamed batches."""
+        """Returns a stream of the batches k, k + parts, k + 2 parts, ... among the first plan.streamed batches."""
         if not len(self._before):
             return self.reader.stream(plan.order(epoch, k, parts), bytes_as="mapped")
         samples = [self._ordinals(plan.samples(epoch, j)) for j in range(k, plan.streamed, parts)]
@@ -185,11 +185,11 @@ class Samples:
 class Fetcher:
     """Reads the batches of tickets, for one thread.
 
-    parts: the number of processes that share the batches.  bytes_as: "bytes": a batch is a list of values, as bytes objects;
-    "mapped": a batch is a sequence of records, which are views.
+    parts: the number of processes that share the batches.  bytes_as: the form of a batch.  "bytes": a list of values, as bytes
+    objects.  "mapped": a sequence of records, whose keys and values are views.
     """
 
-    # The number of streams that are closed in an epoch in favour of another one.  Then batches are read without a stream.
+    # After this number of streams have been closed in an epoch and replaced by others, batches are read without a stream.
     MOST_GIVEN_UP = 2
 
     def __init__(self, samples: Samples, parts: int, bytes_as: str) -> None:
@@ -197,16 +197,16 @@ class Fetcher:
         self.ticket: Optional[Ticket] = None
         self.records: Union[Batch, List[Any], Tuple[()]] = ()
         self._stream: Optional[Stream] = None
-        self._expected: Optional[Planned] = None  # the next batch of the stream
-        self._step = parts  # the distance from a batch of this process to its next one
+        self._expected: Optional[Planned] = None  # the next batch that the stream returns
+        self._step = parts  # the distance from one batch of this process to the next
         self._last: Optional[Planned] = None
         self._given_up: Dict[Tuple[Plan, int], int] = {}  # by plan and epoch
         self._pool: Optional[concurrent.futures.ThreadPoolExecutor] = None
         self._ahead: Optional[Tuple[Tuple[Any, ...], "concurrent.futures.Future[Batch]"]] = None
-        self._in_vain = 0  # number of batches that were read ahead, and not requested
+        self._in_vain = 0  # number of batches that were read ahead, but not requested
 
     def batch(self, ticket: Ticket) -> Any:
-        """The records of a ticket, which are kept until the next ticket."""
+        """Returns the records of a ticket, and keeps them until the next ticket."""
         if ticket is self.ticket:
             return self.records
         self.ticket, self.records = None, ()  # frees the memory for the next batch
@@ -217,7 +217,7 @@ class Fetcher:
         return self.records
 
     def take(self, ticket: Ticket) -> Any:
-        """As batch(), but keeps no reference to the records."""
+        """Returns the records of a ticket, and keeps no reference to them."""
         records = self.batch(ticket)
         self.ticket, self.records = None, ()
         return records
@@ -235,7 +235,7 @@ class Fetcher:
                 self._given_up[epoch] = self._given_up.get(epoch, 0) + 1
             last = self._last
             if last is not None and (last.plan, last.epoch) == (t.plan, t.epoch) and last.k < t.k:
-                self._step = t.k - last.k  # another library divides the batches between ranks
+                self._step = t.k - last.k  # another library may divide the batches between ranks
             self.close()
             self._stream = self.samples.stream(t.plan, t.epoch, t.k, self._step)
             self._expected = t
@@ -269,10 +269,10 @@ class Fetcher:
 
 
 class Opened:
-    """A reader that each process opens for itself when it first needs it.  Can be pickled.  Any thread.
+    """A reader that each process opens for itself, when the process first needs it.  Can be pickled.  Any thread.
 
-    All processes read the same state of the database.  parts: returns the number of processes that share the batches.
-    bytes_as: see Fetcher.
+    All processes read the same state of the database.  parts: a function that returns the number of processes that share the
+    batches.  bytes_as: see Fetcher.
     """
 
     def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str], memory: Optional[int],
@@ -283,7 +283,7 @@ class Opened:
             raise TypeError(f"path must be one path, not {path!r}; torch.utils.data.ConcatDataset joins datasets") from None
         self.exclude: List[bytes] = [exclude] if isinstance(exclude, bytes) else [*exclude]
         self.database, self.memory, self.parts, self.bytes_as = database, memory, parts, bytes_as
-        # The state that is read: its last transaction and its number of records.  `excluded`: the ordinals of `exclude`.
+        # `state`: the state to read, as its last transaction and its number of records.  `excluded`: the ordinals of `exclude`.
         self.state: Optional[Tuple[int, int]] = None
         self.excluded: Any = None
         self._own = _Own()
@@ -295,7 +295,7 @@ class Opened:
         return own
 
     def fetcher(self) -> Fetcher:
-        """The Fetcher of the calling thread."""
+        """Returns the Fetcher of the calling thread."""
         own = self._here()
         made: Optional[Fetcher] = getattr(own.thread, "fetcher", None)
         if made is None:

@@ -1,6 +1,6 @@
-"""Readers that the ranks of an MPI job share: one rank reads each record, and sends it to the rank that uses it.
+"""Readers that the ranks of an MPI job share.  One rank reads each record, and sends it to the rank that uses it.
 
-Needs mpi4py, built for the MPI that LMDBIO was built for.  See docs/mpi.md.
+Requires mpi4py, built for the same MPI as LMDBIO.  See docs/mpi.md.
 """
 import os
 from typing import Any, Optional
@@ -16,20 +16,21 @@ from . import _lmdbio
 
 __all__ = ["Reader"]
 
-# An attribute of each communicator: a dict from options to the state of its ranks, which MPI_Finalize ends.
+# The key of an attribute of communicators.  The attribute is a dict from options to the state of the ranks, which
+# MPI_Finalize ends.
 _KEY = MPI.Comm.Create_keyval()
 
 
 class Reader(_lmdbio.Reader):
     """An lmdbio.Reader that all ranks of `comm`, an mpi4py communicator, open and share.
 
-    The ranks wait until all have opened the same file.  If one of them cannot, all raise an exception that names the rank and
-    the reason.  All ranks open streams of the order `order.share(comm.rank, comm.size)` in the same sequence, with the same
-    end.  Batches that one rank reads for another are copied, also with bytes_as="mapped".  keys() is not available.
-    KeyboardInterrupt does not end waits for other ranks.
+    Each rank waits until all ranks have opened the same file.  If a rank cannot open it, all ranks raise an exception that names
+    this rank and the reason.  All ranks must open streams of the order `order.share(comm.rank, comm.size)` in the same sequence
+    and with the same end.  Batches that one rank reads for another are copied, even with bytes_as="mapped".  keys() is not
+    available.  KeyboardInterrupt does not end waits for other ranks.
 
     path, database, memory: see lmdbio.Reader.  readers_per_node: number of ranks of each node that read the file.  timeout:
-    seconds to wait until all ranks have opened it.
+    seconds to wait until all ranks have opened the file.
     """
 
     def __init__(self, comm: MPI.Comm, path: "str | os.PathLike[str]", database: Optional[str] = None, memory: Optional[int] = None, *,

@@ -29,23 +29,23 @@ Decode = Callable[[Record], Any]
 
 
 def _form(decode: Optional[Decode]) -> str:
-    """The form in which a dataset reads records; see Fetcher."""
+    """Returns the form in which a dataset reads records; see Fetcher."""
     return "bytes" if decode is None else "mapped"
 
 
 class LmdbDataset(torch.utils.data.Dataset[Any]):
     """The records of an LMDB database, by ordinal or key: dataset[7], dataset[b"key"].
 
-    decode: makes a sample of an lmdbio.Record, whose key and value are memoryviews; None: a sample is the value, as bytes.
-    exclude: keys of records that are not samples, for example [b"__len__"]; they need not exist.  dataset[i] and len(dataset)
-    ignore them.
-    Each process opens the database for itself; workers may be forked or spawned.  All of them read the state of the database
-    at which the dataset was made: a process that would read a later one raises RuntimeError.  database, memory: see
-    lmdbio.Reader; memory is for each process.
+    decode: a function that makes a sample from an lmdbio.Record, whose key and value are memoryviews.  None: a sample is the
+    value, as bytes.  exclude: keys of records that are not samples, for example [b"__len__"].  These keys need not exist.
+    dataset[i] and len(dataset) ignore their records.
+    Each process opens the database for itself.  Workers may be forked or spawned.  All processes read the state that the
+    database had when the dataset was made.  If the database has changed when a process opens it, RuntimeError is raised.
+    database, memory: see lmdbio.Reader; `memory` is per process.
 
     With lmdbio.torch.DataLoader, or with lmdbio.torch.BatchSampler in any other DataLoader, the dataset knows the order
-    and reads ahead.  With any other sampler, it reads the records of a batch when they are requested, and warns once per
-    process.
+    and reads ahead.  With any other sampler, the dataset reads the records of a batch when they are requested, and warns
+    once per process.
     """
 
     def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str] = None, *,
@@ -68,7 +68,7 @@ class LmdbDataset(torch.utils.data.Dataset[Any]):
         return bytes(record.value) if self.decode is None else self.decode(record)
 
     def __getitems__(self, indices: Sequence[Union[int, bytes]]) -> List[Any]:
-        """All samples of a batch.  PyTorch 1.13 and later call this."""
+        """Returns all samples of a batch.  PyTorch 1.13 and later call this function."""
         fetcher = self._opened.fetcher()
         if isinstance(indices, Indices):
             records = fetcher.take(indices.ticket)
@@ -80,25 +80,28 @@ class LmdbDataset(torch.utils.data.Dataset[Any]):
 
 
 class BatchSampler(torch.utils.data.BatchSampler):
-    """The batches of an LmdbDataset; their indices tell the dataset which batch will be requested next.
+    """The batches of an LmdbDataset.  Their indices tell the dataset which batch will be requested next.
 
-    For the argument `batch_sampler` of a DataLoader.  Each iteration is an epoch, with an order of its own if `shuffle` is
-    set.  rank, ranks: the share of the batches in a job of several ranks; rank=0, ranks=1: all of them, for loaders that
-    divide them between the ranks themselves.  last: what happens to the samples that do not fill a batch of each rank: "pad"
-    and "keep": they are divided evenly between the ranks, and ranks that have one less get one of the first samples
-    ("pad"), or have one less ("keep"); "drop", or drop_last: they are omitted.
+    For the argument `batch_sampler` of a DataLoader.  Each iteration is an epoch.  If `shuffle` is set, each epoch has another
+    order.  rank, ranks: the share of the batches in a job of several ranks.  Use rank=0, ranks=1 (all batches) for loaders that
+    divide the batches between the ranks themselves.
 
-    sampler: indices or keys in another order, which it divides between the ranks itself, as torch's DistributedSampler does;
-    shuffle, rank and ranks then have no effect.  May also be given in place of the dataset.  The dataset reads one batch
-    ahead; workers: the number of workers of the DataLoader, so that each of them knows its next batch.
+    last: what happens to the remaining samples, which do not fill a batch of each rank.  "pad" and "keep" divide them evenly
+    between the ranks.  Some ranks may have one sample less than the others.  With "pad", these ranks get one of the first
+    samples.  With "keep", their last batch is smaller.  "drop", or drop_last, omits the remaining samples.
+
+    sampler: returns indices or keys in another order, and divides them between the ranks itself, like torch's
+    DistributedSampler.  shuffle, rank and ranks then have no effect.  The sampler may also be passed in place of the dataset.
+    The dataset then reads one batch ahead.  workers: the number of workers of the DataLoader, so that each worker knows its
+    next batch.
     """
 
     def __init__(self, dataset: Union[LmdbDataset, "torch.utils.data.Sampler[Item]"], batch_size: int, *, shuffle: bool = False,
                  sampler: Optional[Iterable[Item]] = None, drop_last: bool = False, last: Optional[str] = None, seed: int = 0,
                  rank: Optional[int] = None, ranks: Optional[int] = None, workers: int = 0) -> None:
         count = 0
-        self._own: Any = None  # a sampler that represents our order to other libraries
-        if isinstance(dataset, torch.utils.data.Sampler):  # other libraries make a new batch sampler in this way
+        self._own: Any = None  # a sampler that represents the order of this class to other libraries
+        if isinstance(dataset, torch.utils.data.Sampler):  # other libraries make new batch samplers in this way
             sampler = dataset if sampler is None else sampler
         elif isinstance(dataset, LmdbDataset):
             count = len(dataset)
@@ -115,7 +118,7 @@ class BatchSampler(torch.utils.data.BatchSampler):
 
     @property
     def foreign(self) -> Any:
-        """The sampler that sets the order, also if another library has set it; None: this class sets it."""
+        """The sampler that sets the order, even if another library has set the sampler.  None if this class sets the order."""
         return None if self.sampler is self._own else self.sampler
 
     @property
@@ -142,7 +145,7 @@ class BatchSampler(torch.utils.data.BatchSampler):
         return self._batches(None if self.foreign is not None else self.plan, self.epoch, self._first)
 
     def _batches(self, plan: Optional[Plan], epoch: int, first: int) -> Iterator[Indices]:
-        # This runs with the first batch: with workers, torch makes two iterators, and uses one.
+        # This code runs when the first batch is requested: with workers, torch makes two iterators, but uses only one.
         if plan is None and hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
         if self.epoch == epoch:
@@ -155,7 +158,7 @@ class BatchSampler(torch.utils.data.BatchSampler):
     def _listed(self) -> Iterator[Indices]:
         source: Iterator[Any] = iter(self.sampler)
         waiting: List[Tuple[Item, ...]] = []
-        distance = max(self.workers, 1)  # to the next batch of the same process
+        distance = max(self.workers, 1)  # number of batches to the next batch of the same process
         for items in iter(lambda: tuple(itertools.islice(source, self.batch_size)), ()):
             if len(items) < self.batch_size and self.drop_last:
                 break
@@ -170,12 +173,12 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
     """The records of an LMDB database in an order that the dataset sets.
 
     The workers of a DataLoader divide the order by batches, so that the batches are the same with any number of workers.
-    batch_size: that of the DataLoader; lmdbio.torch.DataLoader sets it.  window: shuffles only within this number of
-    neighbouring records, which reads the file nearly in order.  The other arguments are those of LmdbDataset and
+    batch_size: must be that of the DataLoader; lmdbio.torch.DataLoader sets it.  window: shuffles only within this number of
+    neighbouring records, so that reads are nearly in file order.  The other arguments are those of LmdbDataset and
     BatchSampler.
 
-    Without workers, each complete iteration is followed by the next epoch.  With workers, lmdbio.torch.DataLoader counts
-    epochs; with another DataLoader call set_epoch() before each epoch.
+    Without workers, the next epoch follows each complete iteration.  With workers, lmdbio.torch.DataLoader counts the epochs.
+    With another DataLoader, call set_epoch() before each epoch.
     """
 
     def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str] = None, *,
@@ -189,11 +192,11 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
         self.batch_size, self.last, self._ranks = batch_size, last_of(last, drop_last), Ranks(rank, ranks)
         self._opened = Opened(path, database, memory, exclude, worker_count, _form(decode))
         self._opened.samples()
-        # Epoch and number of records at which an iteration begins: in a worker that is started for it, and, in shared memory,
-        # in a worker that exists already.
+        # Epoch and number of records at which an iteration begins.  `_begin` is for a worker that is started for the
+        # iteration.  `_shared_begin`, in shared memory, is for a worker that already exists.
         self._begin = (0, 0)
         self._shared_begin = torch.zeros(2, dtype=torch.int64).share_memory_()
-        self._iterated_by: Optional[int] = None  # process
+        self._iterated_by: Optional[int] = None  # id of the process
         self._given = 0
 
     def plan(self) -> Plan:
@@ -210,13 +213,15 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
         self._given = 0
 
     def state_dict(self) -> Dict[str, Any]:
-        """The position of the next record, if this process iterates over the dataset itself.  In a DataLoader with workers,
-        use lmdbio.torch.DataLoader.state_dict."""
+        """Returns the position of the next record, if this process iterates over the dataset itself.
+
+        For a DataLoader with workers, use lmdbio.torch.DataLoader.state_dict.
+        """
         epoch, records = self._begin
         return state_of(self.plan(), epoch, records + self._given)
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Resumes: the next iteration begins where the one that saved the state was."""
+        """Sets the start of the next iteration to the position in `state`, which state_dict() has returned."""
         self.set_epoch(*position_in(state, self.plan()))
 
     def __iter__(self) -> Iterator[Any]:
@@ -239,7 +244,7 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
             self.set_epoch(epoch + 1)
 
     def _records(self, plan: Plan, epoch: int, first: int, parts: int, skipped: int) -> Iterator[Any]:
-        """The records of the batches first, first + parts, ... of an epoch; their values if there is no `decode`."""
+        """Returns the records of the batches first, first + parts, ... of an epoch, or their values if there is no `decode`."""
         samples = self._opened.samples()
         records: Callable[[Batch], Sequence[Any]] = Batch._copied_values
         if self.decode is not None:
@@ -251,14 +256,14 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
             got = [next(stream) if stream is not None and k < plan.streamed else samples.read(plan.samples(epoch, k))]
             waiting = collections.deque(itertools.islice(records(got.pop()), skipped, None))
             skipped = 0
-            while waiting:  # without a reference to the samples that were yielded
+            while waiting:  # keep no reference to the samples that were yielded
                 yield waiting.popleft()
 
 
 class _Shared(torch.utils.data.distributed.DistributedSampler[Any]):
-    """The samples of this rank, as the sampler of our DataLoader.
+    """The samples of this rank, as the sampler of lmdbio.torch.DataLoader.
 
-    Other libraries do not replace the sampler of a loader if it already divides the samples between the ranks.
+    Other libraries do not replace the sampler of a loader if the sampler already divides the samples between the ranks.
     """
 
     def __init__(self, batches: BatchSampler) -> None:
@@ -282,7 +287,7 @@ class _Shared(torch.utils.data.distributed.DistributedSampler[Any]):
 
 
 class _Batches:
-    """An iterator that counts the batches that the program got, for its loader."""
+    """An iterator over batches that counts the batches that the program has received, for its loader."""
 
     def __init__(self, loader: "DataLoader", batches: Iterator[Any], epoch: int, first: int) -> None:
         self._loader, self._batches, self._epoch, self._next = loader, batches, epoch, first
@@ -298,11 +303,12 @@ class _Batches:
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
-    """torch's DataLoader for the datasets of this module: their batches are read ahead, and it can resume.
+    """torch's DataLoader for the datasets of this module.  It reads their batches ahead, and can resume.
 
-    Takes the arguments of torch.utils.data.DataLoader, and seed, last, rank and ranks (see BatchSampler).  Each iteration is
-    the next epoch.  rank, ranks: None: those of torch.distributed or MPI, if initialized when an iteration begins.  An
-    LmdbIterableDataset has its own shuffle, seed, rank, ranks, last and drop_last.  `positional`: batch_size, shuffle, sampler.
+    Takes the arguments of torch.utils.data.DataLoader, and also seed, last, rank and ranks (see BatchSampler).  Each iteration
+    is the next epoch.  If rank and ranks are None, those of torch.distributed or MPI apply, if it is initialized when an
+    iteration begins.  An LmdbIterableDataset has its own shuffle, seed, rank, ranks, last and drop_last.  `positional`:
+    batch_size, shuffle and sampler, in this sequence.
     """
 
     def __init__(self, dataset: Union[LmdbDataset, LmdbIterableDataset], *positional: Any, batch_size: int = 1,
@@ -310,7 +316,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                  batch_sampler: Optional[Iterable[Sequence[Item]]] = None, num_workers: int = 0, drop_last: bool = False,
                  last: Optional[str] = None, seed: Optional[int] = None, rank: Optional[int] = None,
                  ranks: Optional[int] = None, **more: Any) -> None:
-        # Lightning makes a new loader with the positional arguments of the first one, and passes other arguments by name.
+        # Lightning makes a new loader with the positional arguments of the first loader, and passes other arguments by name.
         if positional and (batch_sampler is None or shuffle is None):
             if len(positional) > 3 or batch_size != 1 or (len(positional) > 1 and shuffle is not None):
                 raise TypeError("DataLoader: too many arguments without a name, or one that is given twice")
@@ -341,12 +347,12 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                                          last=last, seed=seed or 0, rank=rank, ranks=ranks, workers=num_workers)
         self._order = batch_sampler
         super().__init__(dataset, batch_sampler=batch_sampler, num_workers=num_workers, **more)
-        if isinstance(batch_sampler, BatchSampler):  # torch forbids to set it
+        if isinstance(batch_sampler, BatchSampler):  # torch does not allow a plain assignment
             own = batch_sampler.foreign
             object.__setattr__(self, "sampler", _Shared(batch_sampler) if own is None else own)
 
     def _plan(self) -> Optional[Plan]:
-        """The batches of this rank; None: another sampler sets the order."""
+        """Returns the plan of this rank's batches, or None if another sampler sets the order."""
         own = self._order
         if not isinstance(own, LmdbIterableDataset) and (not isinstance(own, BatchSampler) or own.foreign is not None):
             return None
@@ -369,7 +375,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             return _Batches(self, super().__iter__(), epoch, first)
 
     def state_dict(self) -> Dict[str, Any]:
-        """The state with which a loader resumes after the last batch that the program got.  Save it with the model."""
+        """Returns the state from which a loader resumes after the last batch that the program got.  Save it with the model."""
         epoch, k = self._resume or self._now
         plan = self._plan()
         if plan is None:
@@ -381,7 +387,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return state_of(plan, epoch, min(k * plan.batch, plan.length))
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Resumes: the next iteration begins where state_dict() was called.  The number of workers may differ."""
+        """Makes the next iteration begin where state_dict() was called.  The number of workers may differ."""
         plan = self._plan()
         if plan is None:
             repeats = isinstance(self._order, BatchSampler) and hasattr(self._order.sampler, "set_epoch")
