@@ -120,7 +120,8 @@ Caller callers_own(const void* return_address) noexcept {
   if (::dladdr1(return_address, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) == 0 ||
       map == nullptr)
     return {};
-  if (map->l_name == nullptr || map->l_name[0] == '\0') return {};  // bound at link time
+  // The calls of a program are bound at link time.
+  if (map->l_name == nullptr || map->l_name[0] == '\0') return {};
   void* const handle = ::dlopen(map->l_name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
   if (handle == nullptr) return {};
   const Stock* s = nullptr;
