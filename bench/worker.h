@@ -1,8 +1,8 @@
 // The protocol between a benchmark and its workers.
 //
 // Each backend is a process of its own.  All are pinned to one core, and the parent lets one at a time run a
-// round. One process cannot hold two environments of one file: closing one would drop the fcntl locks of the
-// other. Two libraries in one process would also share the allocator, page tables and branch history.  Two
+// round.  One process cannot hold two environments of one file: closing one would drop the fcntl locks of the
+// other.  Two libraries in one process would also share the allocator, page tables and branch history.  Two
 // processes share only the page cache.  A second worker with the same backend (A/A) shows how much two
 // processes differ by themselves.
 #pragma once

@@ -50,7 +50,7 @@ LMDBIO_ABI int lmdbio_prefetch(MDB_txn* txn, MDB_dbi dbi, const MDB_val* keys, s
     });
     return rc == 0 ? 0 : failed(rc);
   }
-  // The real library serves the transaction: only check `dbi`.
+  // The real library serves the transaction: only check the arguments.
   if (const ForwardTxn* const t = as<ForwardTxn>(txn); t != nullptr) {
     unsigned flags = 0;
     if (const int rc = t->env->stock->dbi_flags(t->real, dbi, &flags); rc != 0) return failed(rc);

@@ -45,7 +45,7 @@ class Memory:
 
 
 def run(command, env, timeout_s, tell):
-    """Runs a loader.  Returns the JSON of the loader, with `pss` and `pss_files`.  Passes the seconds so far to `tell`.  May raise Failed."""
+    """Runs a loader.  Returns the JSON of the loader, with `pss` and `pss_files`.  Passes the seconds so far to `tell`.  Raises Failed."""
     command = [sys.executable, "-B", os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_epoch.py"), *command]
     begin = time.monotonic()
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/",
