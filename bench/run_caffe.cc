@@ -63,7 +63,7 @@ int run(int argc, char** argv) {
   std::unique_ptr<testing::CaffeDatabase> db;
   std::unique_ptr<testing::CaffeReader> reader;
   ProcessUse before_close;
-  std::uint64_t place = o.rank;  // of all epochs as one sequence
+  std::uint64_t place = o.rank;  // in the sequence of all epochs
   for (std::uint64_t epoch = 0; epoch < o.epochs; ++epoch) {
     const EpochLine line;
     if (epoch == 0) {

@@ -126,7 +126,7 @@ int run(int argc, char** argv) {
   lmdbio_reader_options options{};
   options.size = sizeof options;
   options.no_index_file = o.no_index_file ? 1 : 0;
-  // With a progress function, the open makes the whole index; otherwise it is made beside the first batches.
+  // With a progress function, the open builds the whole index.  Otherwise a thread builds it afterwards.
   if (o.only_open) options.progress = [](void*, const char*, std::uint64_t, std::uint64_t) { return 0; };
   Options read = o;
   if (o.only_open) read.order = "sequential";

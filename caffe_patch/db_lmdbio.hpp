@@ -130,12 +130,12 @@ class LMDBIOCursor : public Cursor {
   MDB_val key_, value_;
   bool on_record_;
 
-  uint64_t count_;  // of records
+  uint64_t count_;  // number of records
   // All epochs form one sequence of places: with N records, place p is in epoch p / N.
   uint64_t place_;               // of the cursor
   uint64_t first_;               // place of the first record in the cursor's epoch
-  std::vector<uint64_t> order_;  // ordinals of the told epoch; empty until an order was told
-  uint64_t epoch_;               // the told epoch
+  std::vector<uint64_t> order_;  // order of epoch_; empty until tellOrder()
+  uint64_t epoch_;               // the epoch that tellOrder() last set
 
   // The following members are for a cursor that counts.
   bool counts_, asked_for_pointers_, gives_tokens_;

@@ -106,7 +106,7 @@ class Balance:
     def __init__(self, factors, configurations):
         self.factors = factors
         number = [{level: i for i, level in enumerate(f.levels)} for f in factors]
-        self.rows = [[n.get(c.get(f.name)) for n, f in zip(number, factors)] for c in configurations]  # None: not a factor there
+        self.rows = [[n.get(c.get(f.name)) for n, f in zip(number, factors)] for c in configurations]  # None: lacks the factor
         every = range(len(factors))
         groups = [g for size in (2, 3) for g in itertools.combinations(every, size)]
         self.groups = [[g for g in groups if k in g] for k in every]  # with factor k

@@ -86,7 +86,7 @@ class PageCache {
   Page pages_there() const noexcept { return there_; }
   void arrived(Page first, Page count);
   /// Calls `what` once, when the page arrives.  The argument is the number of functions that were called for
-  /// this arrival before.  The page must be being read.
+  /// this arrival before.  Call it only while the page is being read.
   void when_there(Page page, std::function<void(std::size_t)> what) {
     waiting_[page].push_back(std::move(what));
   }
@@ -104,7 +104,7 @@ class PageCache {
   void put_last(Page first, Page count);
   void make_room();
   /// Reads the absent pages of a range, with one request for each run of adjacent ones.  Marks the page that
-  /// is `async` pages before the end of the range: its use starts the next read-ahead.
+  /// is `async` pages before the end of the range.  The first use of this page starts the next read-ahead.
   void read_ahead(Page first, Page count, Page async);
   /// Returns the first absent page of `most` pages from `first` on, or the page after them if none is absent.
   Page next_miss(Page first, Page most) const;

@@ -14,14 +14,14 @@ struct CpuCosts {
   double fault_s = 0;        ///< for a page fault whose page is resident
   double major_fault_s = 0;  ///< extra time if the page is not resident, without the wait
   double wake_s = 0;  ///< for each process that waits for the same page: the kernel wakes them one by one
-  double copy_bytes_s = 1e18;  ///< of records that are copied from a mapping, bytes a second
+  double copy_bytes_s = 1e18;  ///< speed of copies from a mapping, bytes a second
 };
 
 /// The part of the platform that ranks need.  bench/scale/simulation/simulated_jobs.py passes the rest to
 /// SimGrid.
 struct Platform {
   std::uint64_t node_memory_bytes = 0;
-  unsigned read_ahead_bytes = 0;  ///< of mapped files, as the kernel's read_ahead_kb
+  unsigned read_ahead_bytes = 0;  ///< the kernel's read-ahead of mapped files, as read_ahead_kb
   double memory_latency_s = 0;    ///< of a message between ranks of a node
   CpuCosts cpu;
   std::uint64_t largest_request_bytes = 0;  ///< clients divide larger ones; 0: no limit

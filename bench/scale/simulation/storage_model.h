@@ -24,7 +24,7 @@ struct StorageSettings {
   /// Standard deviation of the logarithm of the latency, whose median is latency_s.
   double latency_spread = 0;
   unsigned in_flight = 64;       ///< requests of a client; further ones wait in the client
-  double client_bytes_s = 1e10;  ///< of its network
+  double client_bytes_s = 1e10;  ///< bandwidth of a client's network
   std::uint64_t seed = 1;        ///< of the random latencies
 };
 

@@ -41,7 +41,7 @@ class SyntheticTree {
     std::size_t page_bytes = 4096;
     std::uint64_t commit_interval = 0;  ///< records of a transaction; 0: one transaction has all
     bool append = false;                ///< MDB_APPEND
-    std::uint64_t map_bytes = 0;        ///< as of mdb_env_set_mapsize
+    std::uint64_t map_bytes = 0;        ///< the argument of mdb_env_set_mapsize
     unsigned environment_flags = 0;     ///< of mdb_env_open: LMDB stores the low 16 bits
   };
   /// `records` must outlive the tree.  The tree takes memory for each leaf page, and for each gap between
@@ -95,13 +95,13 @@ class SyntheticTree {
     std::size_t used = 0;        ///< bytes of nodes
     std::size_t last_bytes = 0;  ///< of the last node
     std::uint64_t count = 0;
-    bool is_new = false;  ///< of this transaction
+    bool is_new = false;  ///< allocated by this transaction
   };
   struct Run {
     std::uint64_t first;  ///< record
     Page page;
   };
-  /// How a record lies in the file.
+  /// The space that a record takes in the file.
   struct Lie {
     std::uint64_t value_pages;
     std::size_t node_bytes;  ///< in the leaf page, with its pointer
@@ -140,14 +140,14 @@ class SyntheticTree {
 
   const Records& records_;
   const Writing writing_;
-  std::optional<Lie> uniform_;  ///< of all records
+  std::optional<Lie> uniform_;  ///< if all records have the same size
   PageAllocator allocator_;
-  std::vector<std::vector<Node>> levels_;   ///< leaf pages first; pages in the order of keys
+  std::vector<std::vector<Node>> levels_;   ///< leaf pages first; pages in key order
   std::vector<Open> open_;                  ///< of each level
-  std::vector<Run> runs_;                   ///< by record: values in pages that follow each other
+  std::vector<Run> runs_;                   ///< runs of adjacent overflow pages, by record
   std::uint64_t put_ = 0;                   ///< records so far
-  std::uint64_t value_pages_ = 0;           ///< of their values in pages of their own
-  Page next_value_ = PageAllocator::kNone;  ///< behind the last value
+  std::uint64_t value_pages_ = 0;           ///< overflow pages of their values
+  Page next_value_ = PageAllocator::kNone;  ///< the page after the last value
   Meta metas_[2];
 
   struct Known {
