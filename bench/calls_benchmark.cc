@@ -1,10 +1,11 @@
-// Single calls under Google Benchmark, for work on one function at a time; warm.cc is what results come from.
+// Measures single calls with Google Benchmark, for work on one function.  Published results come from
+// warm.cc.
 //
-//   calls_benchmark [--smoke] [--libraries=stock,PATH] [--records=N] [--value=BYTES] [--benchmark_...
-//   options]
+//   calls_benchmark [--smoke] [--libraries=stock,PATH] [--records=N] [--value=BYTES]
+//                   [--benchmark_... options]
 //
-// Each library is loaded privately (RTLD_LOCAL) and has a database of its own with the same content, because
-// two environments of one file in one process would share locks.  Interleave with
+// Loads each library privately (RTLD_LOCAL).  Each has its own database with the same content, because two
+// environments of one file in one process would share locks.  For interleaved runs, use
 // --benchmark_enable_random_interleaving=true --benchmark_repetitions=9.
 #include <benchmark/benchmark.h>
 #include <dlfcn.h>
@@ -66,7 +67,7 @@ struct Api {
   }
 };
 
-/// One library's environment, with a read transaction and a cursor that live as long.
+/// One library's environment, with a read transaction and a cursor.
 struct Fixture {
   Fixture(const std::string& library, const std::string& dir, std::uint64_t value, std::uint64_t n)
       : api(library), records(n) {

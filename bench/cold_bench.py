@@ -1,5 +1,4 @@
-"""What bench/cold, bench/random, bench/index, bench/node and bench/factors share: databases, readers as processes of their own,
-results."""
+"""Common parts of bench/cold, bench/random, bench/index, bench/node and bench/factors: databases, reader processes, results."""
 import contextlib
 import json
 import os
@@ -17,7 +16,7 @@ TOP = os.path.dirname(HERE)
 
 
 class ColdBench:
-    """A benchmark has: name, options (names of arguments that are recorded), labels of its readers."""
+    """Base class.  A benchmark defines its name, options (the names of recorded arguments), and labels of its readers."""
     name, options, labels = "", (), {}
     timeout_s = 3600  # of one run
 
@@ -34,7 +33,7 @@ class ColdBench:
             fail("without stock there is nothing to compare with")
 
     def without(self, backend, program, note="The raw ring is not built (liburing): no limit is shown."):
-        """Does without a reader whose program is not built, and says so."""
+        """Removes a reader whose program is not built, and prints a note."""
         if backend in self.backends and not os.access(self.program(program), os.X_OK):
             self.backends.remove(backend)
             self.note(note)
@@ -49,12 +48,12 @@ class ColdBench:
             print(line, flush=True)
 
     def has_failed(self, line):
-        """The others go on."""
+        """Records a failure.  Other runs go on."""
         self.failed = True
         self.note("FAILED: " + line)
 
     def database(self, value_bytes, file_bytes):
-        """Writes it with stock LMDB unless it is there; its name below args.dir."""
+        """Writes the database with stock LMDB unless it exists.  Returns its name below args.dir."""
         progress(f"writing: values of {shown_size(value_bytes)}, {shown_size(file_bytes)}")
         made = subprocess.run([self.program("warm"), "--only-generate", "--dir", self.args.dir, "--values", str(value_bytes),
                                "--small-bytes", str(file_bytes), "--large-bytes", str(file_bytes)],
@@ -78,14 +77,14 @@ class ColdBench:
         return env | (extra or {})
 
     def execute(self, command, backend, ours, memory=None, extra=None):
-        """What the reader prints (JSON).  `ours`: with the library preloaded.  `memory`: bytes that it may use, its page
-        cache included.  `extra`: environment variables.  Skip: it says that it cannot run here (77).  Failed."""
+        """Runs a reader, and returns the JSON that it prints.  `ours`: with the library preloaded.  `memory`: limit in bytes,
+        including the page cache.  `extra`: environment variables.  Raises Skip if the reader cannot run here (77), or Failed."""
         result = self.run(command, self.labels[backend], self.environment(ours, extra), memory)
         self.goes_to(backend, ours, result["library"])
         return result
 
     def goes_to(self, backend, ours, library):
-        """Notes the library that a reader's calls go to.  Dies if it should be ours and is not."""
+        """Records the library that a reader calls.  Ends the program if it should be ours and is not."""
         self.libraries.setdefault(backend, library)
         if ours and self.args.library != "stock" and library == self.libraries["stock"]:
             fail(f"{self.args.library} is not in use: calls go to {library}")
@@ -123,7 +122,7 @@ class ColdBench:
         return json.loads(done.stdout)
 
     def more(self):
-        """Of result.json, beside its usual parts."""
+        """Returns additional members of result.json."""
         return {}
 
     def write(self):
@@ -167,7 +166,7 @@ def add_options(parser, labels, out, usual=None):
 
 
 def draw(out):
-    """Draws the result.json of a directory, and says where both are."""
+    """Draws the result.json of a directory, and prints the paths of both files."""
     result, png = (os.path.join(out, "result" + end) for end in (".json", ".png"))
     print(f"\nResults: {result}")
     drawn = subprocess.run([sys.executable, os.path.join(HERE, "plot"), result, png], capture_output=True, text=True)
@@ -184,7 +183,7 @@ def usable_by(uid, paths):
 
 
 def run(bench, args, programs):
-    """Runs bench(args) with what `add_options` has added to the arguments, and draws its result."""
+    """Runs bench(args) with the arguments of `add_options`, and draws its result."""
     args.build = os.path.abspath(args.build)
     args.library = args.library or os.path.join(args.build, "lib", "liblmdbio.so")
     if args.library != "stock":

@@ -1,11 +1,11 @@
-"""Files made cold, where they are: what the benchmarks of cold reads share.
+"""Storage of the benchmarks of cold reads: evicts files, and mounts slow file systems.
 
 A set-up is one of
   local[-reverse]
   slow-DELAYms[-READAHEAD][-maxREQUEST][-capMB][-reverse]
       e.g. slow-1ms-128K, slow-5ms-4M-cap500 (500 MB/s), slow-1ms-128K-reverse, slow-1ms-0K-max128K
-DELAY is added to each read request by a FUSE file system (tests/support/slowfs); READAHEAD is the kernel's for it
-(128K if not given); REQUEST is the largest read request (1M if not given).
+A FUSE file system (tests/support/slowfs) adds DELAY to each read request.  READAHEAD is the kernel's read-ahead for it
+(default: 128K).  REQUEST is the largest read request (default: 1M).
 """
 import ctypes
 import mmap
@@ -25,8 +25,8 @@ COLD, WARM = 0.001, 0.999  # at most / at least this part of a file is in the pa
 
 
 def resident(fd):
-    """The part of the file that is in the page cache.  Only to be believed by the file's owner and by root: the kernel
-    tells others that all is there."""
+    """Returns the part of the file that is in the page cache, 0 to 1.  Correct only for the file's owner and for root: the
+    kernel reports to other users that all pages are resident."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
@@ -50,7 +50,7 @@ def read_through(fd):
 
 
 def make_warm(path):
-    """Reads the file into the page cache.  What is there then (a part of 1)."""
+    """Reads the file into the page cache.  Returns the part that is resident afterwards, 0 to 1."""
     fd = os.open(path, os.O_RDONLY)
     try:
         for _ in range(3):
@@ -65,8 +65,8 @@ def make_warm(path):
 
 
 def make_cold(path):
-    """Evicts the file from the page cache, where it was just before: so its memory is one that a virtual machine's host
-    has given it already.  What is left there (a part of 1)."""
+    """Reads the file into the page cache, and then evicts it.  So a virtual machine has got the memory from its host before.
+    Returns the part that is still resident, 0 to 1."""
     fd = os.open(path, os.O_RDONLY)
     try:
         read_through(fd)
@@ -82,7 +82,7 @@ def make_cold(path):
 
 
 class Local:
-    """The databases where they are."""
+    """The databases in their own directory."""
     limit, slow = 64 * MIB, False
 
     def __init__(self, name, args):
@@ -96,11 +96,11 @@ class Local:
         pass
 
     def prepare(self, database, make=make_cold):
-        """Makes it cold (or warm: make_warm).  The part of it that is in the page cache then."""
+        """Makes the database cold (or warm: make_warm).  Returns the part of it that is resident afterwards."""
         return self.prepare_files([os.path.join(database, "data.mdb")], make)
 
     def prepare_files(self, names, make=make_cold):
-        """The same for files, by their paths below the directory.  The largest part of one that is in the page cache then."""
+        """Does the same for files, given by their paths below the directory.  Returns the largest resident part of a file."""
         return max(make(os.path.join(self.dir, name)) for name in names)
 
     def told(self):
@@ -108,8 +108,8 @@ class Local:
 
 
 class Slow:
-    """The databases through a slow file system: its page cache is cold, and what is below is in memory, so that a request
-    takes the time that was asked for and no disk is measured."""
+    """The databases through a slow file system.  Its page cache is cold.  The files below it are in memory, so that requests
+    take exactly the configured time, and no disk is measured."""
     limit, slow = 4 * MIB, True
 
     def __init__(self, name, args):
@@ -128,7 +128,7 @@ class Slow:
             fail(f"{name}: a read-ahead of {found[2]}? A cap of the bandwidth is -capMB")
         if kb < 128:
             options["max_readahead"] = kb << 10
-        elif kb != 128:  # what the kernel has by itself
+        elif kb != 128:  # the kernel's default
             options["read_ahead_kb"] = kb
         self.fs = slowfs.SlowFs(os.path.join(args.build, "bin", "lmdbio_slowfs"), args.dir, **options)
 

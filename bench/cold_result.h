@@ -1,4 +1,4 @@
-// What a reader of bench/cold prints when it is done: one line of JSON.
+// The result of a reader of bench/cold, and its line of JSON.
 #pragma once
 
 #include "bench/process_use.h"
@@ -8,12 +8,12 @@ namespace lmdbio::bench {
 struct ColdResult {
   double seconds = 0;
   std::uint64_t bytes = 0, records = 0, digest = 0;  // bytes: of values (LMDB) or of the file (ring)
-  std::uint64_t mark_bytes = 0, mark_records = 0, mark_digest = 0;  // what they were at --mark
-  const char* library = "";                                         // that mdb_cursor_get resolves to
+  std::uint64_t mark_bytes = 0, mark_records = 0, mark_digest = 0;  // the same at --mark
+  const char* library = "";                                         // the library of mdb_cursor_get
   bool direct = false;                                              // O_DIRECT (ring)
 };
 
-/// Prints it, with what the process has used since `before`.
+/// Prints the result, with the resources that the process has used since `before`.
 inline void print_result(const ColdResult& r, const ProcessUse& before = {}) {
   std::printf("{\"seconds\": %.6f, \"bytes\": %" PRIu64 ", \"records\": %" PRIu64
               ", \"digest\": \"%016" PRIx64 "\", \"mark_bytes\": %" PRIu64 ", \"mark_records\": %" PRIu64

@@ -1,4 +1,4 @@
-// What every benchmark program needs: an end with a message, a clock, a hash.
+// Functions of all benchmark programs: an end with a message, a clock, a hash.
 #pragma once
 
 #include <lmdb.h>
@@ -13,7 +13,7 @@
 
 namespace lmdbio::bench {
 
-/// Prints one line and ends the process.  A benchmark that cannot do its work has nothing to unwind.
+/// Prints one line and ends the process, without unwinding.
 [[noreturn, gnu::format(printf, 1, 2)]] inline void die(const char* format, ...) {
   std::fflush(stdout);
   std::fputs("error: ", stderr);
@@ -27,7 +27,7 @@ namespace lmdbio::bench {
 
 [[noreturn]] inline void die_errno(const char* what) { die("%s: %s", what, std::strerror(errno)); }
 
-/// For calls that have no reason to fail here.
+/// Ends the process if `rc` is an error of the call `what`.
 inline void must(int rc, const char* what) {
   if (rc != 0) die("%s: %s", what, mdb_strerror(rc));
 }
@@ -38,7 +38,7 @@ inline std::uint64_t clock_ns(clockid_t clock = CLOCK_MONOTONIC) {
   return static_cast<std::uint64_t>(t.tv_sec) * 1000000000u + static_cast<std::uint64_t>(t.tv_nsec);
 }
 
-/// splitmix64: a reproducible random sequence is mix(seed), mix(seed + 1), ...
+/// splitmix64.  mix(seed), mix(seed + 1), ... is a reproducible random sequence.
 inline std::uint64_t mix(std::uint64_t z) {
   z += 0x9e3779b97f4a7c15u;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;

@@ -21,14 +21,14 @@ std::string size_name(std::uint64_t bytes) {
 void write_database(const std::string& path, const Dataset& set) {
   MDB_env* env = nullptr;
   must(mdb_env_create(&env), "mdb_env_create");
-  // Room for half-empty pages (random keys) and for the pages that a commit leaves behind.
+  // Leave room for half-empty pages (random keys) and for pages that commits free.
   const std::uint64_t room = set.records * (set.value_bytes + 4096) * 2 + (64u << 20);
   must(mdb_env_set_mapsize(env, room), "mdb_env_set_mapsize");
   must(mdb_env_open(env, path.c_str(), MDB_NOSYNC, 0644), "mdb_env_open");
   const bool progress = isatty(STDERR_FILENO) != 0;
   std::vector<char> value(set.value_bytes);
   std::uint64_t random = 1;
-  constexpr std::uint64_t kBatch = 1000;  // puts in a commit, as image converters do
+  constexpr std::uint64_t kBatch = 1000;  // puts per commit, as in image converters
   for (std::uint64_t i = 0; i < set.records;) {
     MDB_txn* txn = nullptr;
     MDB_dbi dbi = 0;

@@ -1,4 +1,4 @@
-// Databases written by stock LMDB, once, and reused.
+// Databases that stock LMDB writes once, and that later runs reuse.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ struct Dataset {
   std::uint64_t file_bytes = 0;
 };
 
-/// How many records of this size make a file of about `file_bytes`.
+/// Returns the number of records of this size for a file of about `file_bytes`.
 std::uint64_t records_for(std::uint64_t file_bytes, std::uint64_t value_bytes);
 
-/// The database under `dir`, generated if it is not there (a generation that was cut short is not taken for
-/// one). Progress goes to stderr if that is a terminal.
+/// Returns the database under `dir`.  Generates it if it does not exist, or was not completed.  Shows
+/// progress on stderr if that is a terminal.
 Dataset make_dataset(const std::string& dir, KeyKind keys, std::uint64_t value_bytes, std::uint64_t records);
 
-/// Reads the data file through, so that it is in the page cache; returns the part of it (0..1) that then is
-/// there.
+/// Reads the whole data file into the page cache.  Returns the part of the file, 0 to 1, that is in the page
+/// cache afterwards.
 double make_resident(const Dataset& dataset);
 
 }  // namespace lmdbio::bench

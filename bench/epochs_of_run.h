@@ -1,8 +1,8 @@
-// What the processes of a run of bench/node (run_node, run_caffe) share: they begin each epoch together, and
-// print a line of JSON after it.
+// Functions of the processes of a bench/node run (run_node, run_caffe).  The processes begin each epoch
+// together, and print a line of JSON after it.
 //
-// Each prints {"library": ..} when it is ready, and begins an epoch when it has read one byte from standard
-// input.  The last line tells of closing.
+// A process prints {"library": ..} when it is ready.  It begins an epoch when it has read one byte from
+// standard input.  Its last line has the use of closing the environment.
 #pragma once
 
 #include <unistd.h>
@@ -18,13 +18,13 @@ inline void end_line() {
   if (std::fflush(stdout) != 0) die_errno("standard output");
 }
 
-/// `library`: that the calls resolve to.
+/// Prints the first line.  `library` is the path of the library whose functions are called.
 inline void print_ready(const std::string& library) {
   std::printf("{\"library\": \"%s\"", library.c_str());
   end_line();
 }
 
-/// Waits until all may start.
+/// Waits for the byte that starts an epoch.
 inline void wait_for_start() {
   char byte;
   ssize_t n;
@@ -34,14 +34,14 @@ inline void wait_for_start() {
   if (n == 0) die("the benchmark has ended");
 }
 
-/// How often this thread has given up its core to wait.
+/// Returns the number of voluntary context switches of this thread.
 inline long thread_waits() {
   rusage use{};
   if (getrusage(RUSAGE_THREAD, &use) != 0) die_errno("getrusage");
   return use.ru_nvcsw;
 }
 
-/// One epoch: from when all may begin it, to print_end.
+/// Measures one epoch, from its start byte to print_end().
 class EpochLine {
  public:
   EpochLine() {
@@ -50,7 +50,7 @@ class EpochLine {
     before_ = process_use();
     waits_ = thread_waits();
   }
-  /// Prints what this process has read in it.
+  /// Prints the line of the epoch, in which this process has read `r`.
   void print_end(const RandomResult& r) const {
     const std::uint64_t end_ns = clock_ns();
     std::printf("{\"begin_ns\": %" PRIu64 ", \"end_ns\": %" PRIu64 ", \"bytes\": %" PRIu64
@@ -66,7 +66,7 @@ class EpochLine {
   long waits_ = 0;
 };
 
-/// The line of closing, which began at `before`.
+/// Prints the last line.  `before` is the use before closing.
 inline void print_closed(const ProcessUse& before) {
   std::printf("{\"end_ns\": %" PRIu64 ", ", clock_ns());
   print_use(before);

@@ -1,4 +1,4 @@
-// Functions of a library that is loaded by name.
+// Looks up functions of a library that is loaded by name.
 #pragma once
 
 #include <dlfcn.h>
@@ -9,7 +9,7 @@
 
 namespace lmdbio::bench {
 
-/// The library stays loaded.  Ends the program if it, or a function, is not there.
+/// Loads a library, which stays loaded.  Ends the program if the library or a function is missing.
 class Functions {
  public:
   Functions(const char* library, int flags) : library_(dlopen(library, flags)) {

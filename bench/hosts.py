@@ -1,5 +1,5 @@
-"""Jobs on emulated hosts (tests/support/emulated_hosts.py), each of which mounts the same directory through a slow file
-system of its own (tests/support/slowfs) with a page cache of its own; one cap of the bandwidth is for all of them together."""
+"""Runs jobs on emulated hosts (tests/support/emulated_hosts.py).  Each host mounts the same directory through its own slow
+file system (tests/support/slowfs), with its own page cache.  One cap limits the bandwidth of all hosts together."""
 import ctypes
 import json
 import mmap
@@ -13,10 +13,11 @@ from measure import Failed, Skip
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PROGRAM = os.path.join(TOP, "tests", "support", "emulated_hosts.py")
-# On each host.  Its first process owns the mount, since the shell that runs this ends.
+# Runs on each host.  The first process of the host owns the mount, because the shell that runs these commands
+# ends.
 MOUNT = """{command} </dev/null >/dev/null &
 until [ -e {mount}/.slowfs/counters ]; do kill -0 $! || exit 1; sleep 0.01; done"""
-# At full speed, and not counted.
+# Fills the page cache at full speed.  These reads are not counted.
 FILL = """
 printf 'delay_us=0\\nbandwidth=0\\n' >{control}
 cat {file} >/dev/null
@@ -24,8 +25,8 @@ printf 'reset=1\\ndelay_us={delay_us}\\nbandwidth={bandwidth}\\n' >{control}"""
 
 
 def touch(size):
-    """Touches so much memory, and frees it.  Where a hypervisor gives memory to a machine when it is used first, that takes
-    up to several seconds a GiB, and would be measured instead of what uses the memory."""
+    """Touches this much memory, and frees it.  A hypervisor may give memory to a virtual machine only at the first use.  That takes
+    up to several seconds a GiB, which would otherwise be a part of the measured time."""
     memory = mmap.mmap(-1, size)
     memory.madvise(mmap.MADV_HUGEPAGE)
     view = ctypes.c_char.from_buffer(memory)
@@ -34,14 +35,16 @@ def touch(size):
     memory.close()
 
 
-# After so many seconds, a small job of a test has stopped.  It usually takes two.  But ranks that wait call sched_yield(2), and with 16
-# of them on two CPUs some kernels (seen with 6.18) let no other process run for up to a minute; only real-time ones go on.
+# Time limit in seconds of a small job of a test, which usually takes two.  But waiting ranks call
+# sched_yield(2).  With 16 of them on two CPUs, some kernels (seen with 6.18) run no other process for up to a
+# minute, except for real-time ones.
 SMALL_JOB_S = 300
 
 
 class SlowHosts:
-    """`slowfs`: the program.  `directory` appears at `mount` on all hosts; `mount` is empty outside of them.  `delay_us`: of
-    each request.  `cap`: MB/s of all hosts together, 0: none.  `rate`: of a host's network link, for tc(8); empty: no limit.
+    """Hosts with slow file systems.  `slowfs`: the program.  `directory` appears at `mount` on all hosts; `mount` is empty outside
+    of them.  `delay_us`: delay of each request.  `cap`: MB/s of all hosts together; 0: no limit.  `rate`: rate of a host's
+    network link, for tc(8); empty: no limit.
     """
 
     def __init__(self, slowfs, directory, mount, delay_us, cap, rate="", timeout=600):
@@ -51,7 +54,7 @@ class SlowHosts:
         os.makedirs(mount, exist_ok=True)
 
     def setup(self, warm):
-        """The shell command that mounts the directory on a host."""
+        """Returns the shell command that mounts the directory on a host."""
         command = [self.slowfs, "--owner=1", f"--delay-us={self.delay_us}", f"--bandwidth={self.bandwidth}",
                    f"--bandwidth-group={self.directory}/.bandwidth", "--max-background=512", "--", self.directory, self.mount]
         script = MOUNT.format(command=shlex.join(command), mount=shlex.quote(self.mount))
@@ -61,9 +64,9 @@ class SlowHosts:
         return script
 
     def job(self, label, hosts, ranks, command, env=None, warm=""):
-        """Runs it on hosts that are made for it, `ranks` on each.  The JSON that it prints, and what it says on standard error.
-        `warm`: this file below the mount is in each host's page cache; else nothing is.  `env`: more variables; those of
-        LMDBIO and LD_PRELOAD are not inherited.  Skip: there can be no such hosts here.  Failed."""
+        """Runs a command on new hosts, with `ranks` on each.  Returns the JSON that it prints, and its lines on standard error.
+        `warm`: a file below the mount that is in each host's page cache before the job; nothing else is.  `env`: additional
+        variables; those of LMDBIO and LD_PRELOAD are not inherited.  Raises Skip if hosts cannot be emulated here, or Failed."""
         line = [sys.executable, "-B", PROGRAM, "--hosts", str(hosts), "--ranks", str(ranks), "--timeout", str(self.timeout), "--rate",
                 self.rate, "--setup", self.setup(warm), "--", *command]
         inherited = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("LMDBIO_")}
@@ -73,5 +76,5 @@ class SlowHosts:
         lines = [line for line in job.stdout.splitlines() if line.startswith("{")]
         if job.returncode != 0 or len(lines) != 1:
             raise Failed(f"{label} ended with {job.returncode}: {job.stdout}{job.stderr}")
-        # Open MPI says plm:rsh of emulated hosts.
+        # Open MPI prints plm:rsh warnings on emulated hosts.
         return json.loads(lines[0]), [said for said in job.stderr.splitlines() if "plm:rsh" not in said]

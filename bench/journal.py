@@ -1,4 +1,4 @@
-"""The finished runs of a benchmark, a line of JSON each, so that a benchmark that was killed can go on."""
+"""A file with the finished runs of a benchmark, one line of JSON each, so that a killed benchmark can continue."""
 import fcntl
 import json
 import os
@@ -7,8 +7,8 @@ from measure import fail
 
 
 class Journal:
-    """`path` begins with the options, and goes on with the runs.  Dies if another process has it open, or if it was begun with other
-    options; `fresh` starts over.  A line that was only half written is dropped."""
+    """The file `path` has the options, and then the runs.  Ends the program if another process has the file open, or if its options
+    differ.  `fresh` starts a new file.  Drops an incomplete last line."""
 
     def __init__(self, path, options, fresh):
         self.path, self.runs = path, []
@@ -32,7 +32,7 @@ class Journal:
         self.runs = lines[1:]
 
     def _lines(self):
-        """What has been written.  The file ends with the last whole line then."""
+        """Returns the complete lines of the file, and cuts the file after them."""
         self.file.seek(0)
         data = self.file.read()
         whole = data[:data.rfind(b"\n") + 1]

@@ -1,4 +1,4 @@
-// The keys of the benchmark databases: key i of a database, and keys that no database has.
+// The keys of the benchmark databases, and keys that no database contains.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 namespace lmdbio::bench {
 
 enum class KeyKind : std::uint32_t {
-  kImage,   // "00000042_n332598.JPEG", NUL included: what image converters write, in key order
+  kImage,   // "00000042_n332598.JPEG" with its NUL, as image converters write; in key order
   kRandom,  // 16 random bytes, not in key order
   kPrefix,  // "imagenet/train/00000042.jpg": a long common prefix, in key order
 };

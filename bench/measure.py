@@ -1,4 +1,4 @@
-"""What the benchmarks' Python programs share: intervals, a fair order, the machine."""
+"""Common functions of the benchmarks' Python programs: intervals, a fair order, facts about the machine."""
 import argparse
 import os
 import platform
@@ -10,11 +10,11 @@ MIB = 1 << 20
 
 
 class Skip(Exception):
-    """This cannot be measured here."""
+    """The measurement is not possible here."""
 
 
 class Failed(Exception):
-    """A reader failed, or read something else than the others."""
+    """A reader failed, or read other bytes than other readers."""
 
 
 def fail(message):
@@ -38,7 +38,7 @@ def shown_size(n):
 
 
 def interval(values):
-    """Median and its interval of at least 95 % from order statistics (None below six values), as stats.h."""
+    """Returns the median and its interval of at least 95 % from order statistics (None below six values), as stats.h does."""
     values = sorted(values)
     n = len(values)
     term, below, k = 0.5**n, 0.0, 0
@@ -51,7 +51,7 @@ def interval(values):
 
 
 def spread(values):
-    """Median and range."""
+    """Returns the median and the range."""
     return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
 
@@ -61,7 +61,7 @@ def text(i, digits=3):
 
 
 def round_order(n, i):
-    """The order in which n run in round i: rotated, and reversed every n rounds, as runner.h."""
+    """Returns the order in which n programs run in round i: rotated, and reversed every n rounds, as in runner.h."""
     order = [(i + j) % n for j in range(n)]
     return order[::-1] if i // n % 2 else order
 
@@ -86,7 +86,7 @@ def machine_facts():
 
 
 def device_facts(directory):
-    """Of the file system that it is on."""
+    """Returns facts about the device of the directory's file system."""
     device = os.stat(directory).st_dev
     where = f"{os.major(device)}:{os.minor(device)}"
     kind = ""

@@ -1,4 +1,4 @@
-"""What bench/node and bench/factors share: a run of several processes that read one database, and what it is compared with."""
+"""Common part of bench/node and bench/factors: a run of several processes that read one database, and its checks."""
 import os
 
 import cold_bench
@@ -6,7 +6,7 @@ from measure import Failed
 from node_ranks import Ranks
 
 STOCK = ("stock", "control")  # readers without the library
-BACKEND = "backend"           # the reader that is Caffe's backend
+BACKEND = "backend"           # the reader with Caffe's backend
 CAFFE = ("caffe", "caffe-shuffled")  # patterns of run_caffe
 
 
@@ -27,8 +27,8 @@ class NodeBench(cold_bench.ColdBench):
         return "run_node"
 
     def read(self, backend, where, database, pattern, procs, options=(), extra=None):
-        """One run: the seconds of its epochs and of the closing, and what its processes have used.  `where`: the files, as a set-up of
-        cold_files; if it has `inside`, the processes run there.  `options`: further ones of run_node.  `extra`: environment variables."""
+        """Makes one run.  Returns the seconds of its epochs and of the closing, and the use of its processes.  `where`: a set-up of
+        cold_files; the processes run in its `inside` if it has one.  `options`: more options of run_node.  `extra`: environment."""
         command = [self.program(self.reading_program(backend, pattern)), os.path.join(where.dir, database), "--pattern", pattern, "--records",
                    str(self.records(database)), "--procs", str(procs), "--epochs", str(self.args.epochs), "--seed",
                    str(self.args.seed), *options]
@@ -70,8 +70,8 @@ class NodeBench(cold_bench.ColdBench):
                 "rank_seconds": [(line["end_ns"] - line["begin_ns"]) / 1e9 for line in lines if "begin_ns" in line]}
 
     def compare(self, backend, result, database, pattern):
-        """Failed unless in each epoch all processes together, or each of them (`all`), have read all records: the same bytes
-        as every other reader of the database, in whatever pattern."""
+        """Raises Failed unless in each epoch all processes together (pattern `all`: each process) have read all records.  The bytes
+        must be the same for all readers and patterns of the database."""
         records, value_bytes = self.records(database), self.databases[database]["value_bytes"]
         for i, epoch in enumerate(result["epochs"]):
             shares = epoch["shares"]

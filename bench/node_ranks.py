@@ -1,4 +1,4 @@
-"""The processes of a run of bench/node or bench/factors: they start together, and begin each epoch together."""
+"""The processes of a run of bench/node or bench/factors.  They start together, and begin each epoch together."""
 import json
 import os
 import subprocess
@@ -10,8 +10,8 @@ from measure import Failed
 
 
 class Ranks:
-    """A `with` block of processes of run_node that are ready.  Failed: one of them has failed, or all together take too
-    long; none is left behind."""
+    """A `with` block of processes of run_node that are ready.  Raises Failed if a process fails, or if all together take too
+    long.  No process outlives the block."""
 
     def __init__(self, commands, label, timeout_s, **options):
         self.commands, self.label, self.timeout_s, self.options = commands, label, timeout_s, options
@@ -23,7 +23,8 @@ class Ranks:
         self.timer.daemon = True
         try:
             for command in self.commands:
-                # A pipe for each: of one for all, a fast one could take the byte of one that has not begun yet.
+                # Each process has its own pipe: in a shared pipe, a fast process could take the byte of a
+                # slow one.
                 self.processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                                        stderr=self.errors, text=True, cwd="/", **self.options))
             self.timer.start()
@@ -48,13 +49,13 @@ class Ranks:
             process.kill()
 
     def epoch(self):
-        """Lets all begin one.  When that was (ns), and what each tells at its end."""
+        """Starts an epoch in all processes.  Returns the time of the start (ns), and the line of each process at the end."""
         begin = time.monotonic_ns()  # the clock of run_node
         for process in self.processes:
             try:
                 os.write(process.stdin.fileno(), b".")
             except BrokenPipeError:
-                pass  # it has ended, which its line will tell
+                pass  # the process has ended; lines() reports that
         return begin, self.lines()
 
     def lines(self):
@@ -70,7 +71,7 @@ class Ranks:
         raise Failed(f"{' '.join(process.args)} ({self.label}) ended with {status}: {self.said().strip()}")
 
     def end(self):
-        """Waits until all have ended.  What each tells of its end."""
+        """Waits until all processes have ended.  Returns the last line of each."""
         last = self.lines()
         for process in self.processes:
             if (status := process.wait()) != 0:

@@ -1,4 +1,4 @@
-// What a reader process has used, as members of the line of JSON that it prints.
+// Resources that a reader process has used, as members of its line of JSON.
 #pragma once
 
 #include <sys/resource.h>
@@ -11,14 +11,14 @@
 
 namespace lmdbio::bench {
 
-/// Of the whole process, with all its threads, also the kernel's I/O workers.
+/// Use of the whole process: all its threads, including the kernel's I/O workers.
 struct ProcessUse {
   rusage use{};
-  std::uint64_t read_bytes = 0;   // fetched from block devices; of FUSE nothing
-  std::uint64_t max_rss_kib = 0;  // rusage's is also that of the process that made this one
+  std::uint64_t read_bytes = 0;   // read from block devices, without FUSE
+  std::uint64_t max_rss_kib = 0;  // rusage's maximum includes the parent process
 };
 
-/// The number that `format` finds in a line of a file of /proc, or 0.
+/// Returns the number that `format` finds in a line of the file `path`, or 0.
 inline std::uint64_t proc_number(const char* path, const char* format) {
   std::uint64_t number = 0;
   if (std::FILE* const file = std::fopen(path, "re"); file != nullptr) {
@@ -38,7 +38,7 @@ inline ProcessUse process_use() {
   return u;
 }
 
-/// Prints what was used since `before` (nothing: since the process began), without braces.
+/// Prints the use since `before`, by default since the process began, without braces.
 inline void print_use(const ProcessUse& before = {}) {
   const ProcessUse now = process_use();
   const auto seconds = [](const timeval& from, const timeval& to) {

@@ -1,4 +1,4 @@
-"""The rows of bench/random, and what is asked of them."""
+"""The rows of bench/random, and their goals."""
 import dataclasses
 
 from measure import shown_size
@@ -8,9 +8,9 @@ K = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """Of a reader: `what` ("stock", "ring": as fast as so many times that; "fetched": bytes) is `relation` `local`, or
-    `slow` on a slow file system; None: nothing is asked there.  Relations: "at least" and "at most" are for medians; "not
-    below": no interval (without one: median) lies below it."""
+    """A goal of a reader: `what` is `relation` `local` (on a slow file system: `slow`); None: no goal there.  `what`: "stock" or
+    "ring" is the speed as a multiple of theirs; "fetched" is bytes.  `relation`: "at least" and "at most" are for medians;
+    "not below": no interval (without one: no median) is below the number."""
     reader: str
     what: str
     local: float | None
@@ -38,11 +38,11 @@ class Row:
     readers: tuple
     goals: tuple = ()
     count: int = 0  # lookups; 0: all records
-    order: str = "list"  # of the reader
+    order: str = "list"  # order of the reader
     batch: int = 64
     stride: int = 1
-    until: float | None = None  # from this part of the records on, the walk uses all
-    memory: int | None = None  # the file is so many times what may be used
+    until: float | None = None  # the walk uses all records from this part of the database on
+    memory: int | None = None  # size of the file / memory limit
     usual: bool = True
 
 
@@ -78,7 +78,7 @@ ROWS = [
 
 
 def judge(row, reader, slow, got):
-    """What is asked of a reader, and whether it is so."""
+    """Returns the goals of a reader, and whether it reaches them."""
     asked = []
     for g in row.goals:
         value = g.slow if slow else g.local

@@ -1,5 +1,5 @@
-// What the readers of bench/random share: the order in which records are read, what they print, and where
-// values lie in the file.
+// Functions of the readers of bench/random: the order of the records, the result, and files of places of
+// values.
 #pragma once
 
 #include <dlfcn.h>
@@ -13,7 +13,8 @@
 
 namespace lmdbio::bench {
 
-/// The first `count` ordinals (0: all) of a permutation of 0 .. records - 1 that `seed` chooses.
+/// Returns the first `count` ordinals (0: all) of a permutation of 0 .. records - 1.  `seed` chooses the
+/// permutation.
 inline std::vector<std::uint32_t> random_order(std::uint64_t records, std::uint64_t count,
                                                std::uint64_t seed) {
   if (records > UINT32_MAX) die("more than 2^32 records");
@@ -26,18 +27,18 @@ inline std::vector<std::uint32_t> random_order(std::uint64_t records, std::uint6
   return order;
 }
 
-/// One line of JSON at the end.
+/// The result of a reader, which it prints as one line of JSON.
 struct RandomResult {
   double seconds = 0, open_seconds = 0;  // the first includes the second
   std::uint64_t bytes = 0, records = 0;  // values that were read
   std::uint64_t digest = 0;              // of values in the order in which they were read
-  std::uint64_t set_digest = 0;          // of values with their ordinals, in whatever order
-  std::uint64_t entries = 0, tree_pages = 0, page_bytes = 0;  // of the database, where the reader knows
-  std::uint64_t requests = 0;                                 // of a raw reader
+  std::uint64_t set_digest = 0;          // of values with their ordinals, independent of the order
+  std::uint64_t entries = 0, tree_pages = 0, page_bytes = 0;  // of the database, if the reader knows
+  std::uint64_t requests = 0;                                 // of raw readers
   bool told = false, direct = false;
-  std::string library;  // that the calls resolve to
+  std::string library;  // the library whose functions are called
 
-  /// A value whose bytes have this XOR.
+  /// Adds a value.  `xored` is the XOR of its bytes.
   void add(std::uint64_t xored, std::uint64_t size) {
     digest = digest * 0x9e3779b97f4a7c15u + 3 * xored + 5 * size;
     bytes += size;
@@ -63,13 +64,13 @@ inline void print_result(const RandomResult& r, const ProcessUse& before = {}) {
   if (std::fflush(stdout) != 0) die_errno("standard output");
 }
 
-/// The object that `function` is in.
+/// Returns the path of the object that contains `function`.
 inline std::string library_of(void* function) {
   Dl_info info{};
   return function != nullptr && dladdr(function, &info) != 0 ? info.dli_fname : "";
 }
 
-/// Bytes of the data file.  Files of places are arrays of these.
+/// A range of the data file.  A file of places is an array of these.
 struct Place {
   std::uint64_t offset = 0, bytes = 0;
 };

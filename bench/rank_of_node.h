@@ -1,18 +1,19 @@
-// Where the ranks of an MPI job run.
+// The nodes of the ranks of an MPI job.
 #pragma once
 
 #include <mpi.h>
 
 namespace lmdbio::bench {
 
-/// The ranks of this process's node.  All ranks call it; who calls it frees the communicator.
+/// Returns a communicator of the ranks of this process's node.  All ranks call it.  The caller frees the
+/// communicator.
 inline MPI_Comm split_by_node() {
   MPI_Comm node;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
   return node;
 }
 
-/// Of this process among the ranks of its node.  All ranks call it.
+/// Returns the rank of this process among the ranks of its node.  All ranks call it.
 inline int rank_of_node() {
   MPI_Comm node = split_by_node();
   int rank = 0;

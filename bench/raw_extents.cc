@@ -1,11 +1,11 @@
-// The limit of bench/random and bench/index: reads places of a data file that are known beforehand, past the
-// page cache, many requests in flight, and XORs all their bytes.  Knows nothing of LMDB.
+// The limit of bench/random and bench/index.  Reads known places of a data file with direct I/O and many
+// requests in flight, and XORs all their bytes.  Does not use LMDB.
 //
 //   raw_extents DATABASE --places FILE [--depth N] [--merge BYTES [--gap BYTES]]
 //
-// One request for each place, of the 4 KiB blocks that it lies in, in the order of the file of places.
-// --merge: in the order of the data file instead, neighbours at most --gap apart in one request of at most
-// so many bytes.
+// By default one request reads the 4 KiB blocks of one place, in the order of the file of places.  With
+// --merge, the order is that of the data file, and one request of at most this size reads places that are at
+// most --gap bytes apart.
 #include <liburing.h>
 
 #include <algorithm>
@@ -48,7 +48,7 @@ Options parse(int argc, char** argv) {
   return o;
 }
 
-/// Bytes of the file, in whole blocks, and the places in them: order[first] to order[last - 1].
+/// Whole blocks of the file, and the places in them: order[first] to order[last - 1].
 struct Request {
   std::uint64_t begin = 0, end = 0;
   std::size_t first = 0, last = 0;
@@ -135,7 +135,7 @@ class Ring {
 
   char* buffer(unsigned slot) const { return buffers_ + slot * plan_.largest; }
 
-  /// Asks for what the slot's request lacks.
+  /// Requests the bytes that the slot's request still lacks.
   void ask(unsigned slot) {
     const Slot& s = slots_[slot];
     const Request& request = plan_.requests[s.request];
@@ -146,7 +146,8 @@ class Ring {
     io_uring_sqe_set_data64(sqe, slot);
   }
 
-  /// Whether all of the slot's request is there; its places are read then.
+  /// Handles the result `n` of a read.  Returns whether the slot's request is complete; its places are then
+  /// XORed.
   bool complete(unsigned slot, int n) {
     Slot& s = slots_[slot];
     const Request& request = plan_.requests[s.request];

@@ -1,4 +1,4 @@
-// What the raw readers share: the file past the page cache, and buffers of huge pages.
+// Functions of the raw readers: they open the file without the page cache, and make buffers of huge pages.
 #pragma once
 
 #include <fcntl.h>
@@ -21,7 +21,7 @@ struct RawFile {
   std::uint64_t bytes = 0;
 };
 
-/// With O_DIRECT where the file system has it.
+/// Opens the file, with O_DIRECT if the file system supports it.
 inline RawFile open_raw(const std::string& path) {
   RawFile f;
   f.fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
@@ -33,7 +33,7 @@ inline RawFile open_raw(const std::string& path) {
   return f;
 }
 
-/// Touched, so that no page is made while the clock runs.
+/// Returns memory whose pages exist already, so that no page is made while the clock runs.
 inline char* make_buffers(std::size_t bytes) {
   constexpr std::size_t kHuge = 2u << 20;
   void* const at = mmap(nullptr, bytes + kHuge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

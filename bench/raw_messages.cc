@@ -1,11 +1,11 @@
-// The limit of the exchange in bench/distributed: each rank sends to each other rank, and receives from it,
-// by MPI_Isend and MPI_Irecv alone.  Knows nothing of LMDB.
+// The limit of the exchange in bench/distributed.  Each rank sends to and receives from each other rank, by
+// MPI_Isend and MPI_Irecv.  Does not use LMDB.
 //
 //   mpirun -n P raw_messages [--bytes N] [--size N] [--window N] [--copy]
 //
-// --bytes: that each rank receives from each other one.  --size: of a message.  --window: of messages that
-// are under way for each pair.  --copy: each message is copied from other memory before it is sent, as
-// records are from what was read.  Rank 0 prints one line of JSON.
+// --bytes: bytes that each rank receives from each other rank.  --size: bytes of a message.  --window:
+// messages in flight for each pair of ranks.  --copy: copies each message before it is sent, as records are
+// copied from the data that was read.  Rank 0 prints one line of JSON.
 #include <mpi.h>
 #include <time.h>
 
@@ -29,11 +29,11 @@ double now() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
-/// The messages between this rank and another, in one direction.
+/// The messages between this rank and another rank, in one direction.
 struct Lane {
   int peer = 0;
   bool sends = false;
-  std::uint64_t left = 0;  ///< messages that are still to be started
+  std::uint64_t left = 0;  ///< messages that are not started yet
   std::vector<std::vector<char>> buffers;
   std::vector<MPI_Request> requests;
 

@@ -1,5 +1,5 @@
-// The limit of bench/cold: reads a database's data file in order, past the page cache, through a ring of
-// huge-page buffers with many requests in flight, and XORs all bytes.  Knows nothing of LMDB.
+// The limit of bench/cold.  Reads a data file in order with direct I/O, through a ring of huge-page buffers
+// with many requests in flight, and XORs all bytes.  Does not use LMDB.
 //
 //   raw_ring DATABASE [--reverse] [--request BYTES] [--depth N]
 #include <liburing.h>
@@ -85,7 +85,7 @@ class Ring {
     return static_cast<std::size_t>(std::min<std::uint64_t>(o_.request, file_bytes_ - offset(block)));
   }
 
-  /// Asks for what block `block` lacks beyond its first `got` bytes.
+  /// Requests the bytes of block `block` after its first `got` bytes.
   void ask(std::uint64_t block, std::size_t got) {
     got_[slot(block)] = got;
     io_uring_sqe* const sqe = io_uring_get_sqe(&ring_);

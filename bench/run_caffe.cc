@@ -1,19 +1,17 @@
-// One of the processes of bench/node: reads what the data reader of one rank of Intel-Caffe reads, by a
-// cursor of Caffe's interface, all bytes of each value, several times over (epochs).
+// One of the processes of bench/node.  Reads the records that the data reader of one rank of Intel-Caffe
+// reads, with a cursor of Caffe's interface.  Reads all bytes of each value, in several epochs.
 //
-//   run_caffe_lmdb DATABASE --pattern caffe|caffe-shuffled --records N [--procs P] [--rank R] [--epochs N]
-//   [--seed S] run_caffe_lmdbio ..                                                      the same by the
-//   backend of caffe_patch
+//   run_caffe_lmdb DATABASE --pattern caffe|caffe-shuffled --records N [--procs P] [--rank R]
+//                  [--epochs N] [--seed S]
+//   run_caffe_lmdbio ..    the same with the backend of caffe_patch
 //
-//   caffe           the cursor is never opened again: the rank uses the records R, R + P, .. of all epochs as
-//   one
-//                   sequence
-//   caffe-shuffled  `shuffle: true`: walks once, keeps a pointer to each value, and uses each P-th pointer of
-//   an order
-//                   that is shuffled in each epoch
+//   caffe           the cursor stays open: the rank uses the records R, R + P, .. of the sequence of all
+//                   epochs
+//   caffe-shuffled  `shuffle: true`: walks once, keeps a pointer to each value, and shuffles the pointers in
+//                   each epoch; the rank uses each P-th one
 //
-// What it prints, and when it begins: epochs_of_run.h.  The first epoch includes opening the database, and
-// the walk.
+// epochs_of_run.h describes the output, and when an epoch begins.  The first epoch includes the opening of
+// the database, and the walk.
 #include <CLI/CLI.hpp>
 #include <exception>
 #include <memory>
@@ -49,7 +47,7 @@ int parse(int argc, char** argv, Options& o) {
   return -1;
 }
 
-/// That the calls resolve to.
+/// Returns the path of the library whose functions are called.
 std::string library() {
 #ifdef USE_LMDBIO
   return library_of(reinterpret_cast<void*>(&lmdbio_reader_open));
@@ -65,7 +63,7 @@ int run(int argc, char** argv) {
   std::unique_ptr<testing::CaffeDatabase> db;
   std::unique_ptr<testing::CaffeReader> reader;
   ProcessUse before_close;
-  std::uint64_t place = o.rank;  // of all epochs as one sequence
+  std::uint64_t place = o.rank;  // in the sequence of all epochs
   for (std::uint64_t epoch = 0; epoch < o.epochs; ++epoch) {
     const EpochLine line;
     if (epoch == 0) {

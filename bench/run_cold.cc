@@ -1,9 +1,9 @@
-// A reader of bench/cold: walks all records in order, once, and reads all bytes of each.  Linked with -llmdb
-// it is stock; with LD_PRELOAD=liblmdbio.so the same file is ours.
+// A reader of bench/cold: walks over all records in order, once, and reads all bytes of each.  The program is
+// linked with -llmdb, and runs with stock LMDB, or with LMDBIO by LD_PRELOAD=liblmdbio.so.
 //
 //   run_cold DATABASE [--reverse] [--nordahead] [--mark BYTES [--stop]]
 //
-// --mark: also tells the digest after so many bytes of values; --stop: ends there.
+// --mark: also prints the digest after this number of bytes of values.  --stop: ends there.
 #include <dlfcn.h>
 
 #include <string>
@@ -52,7 +52,7 @@ void walk(const OpenDb& db, const Options& o, ColdResult& r) {
   MDB_val key{}, value{};
   int rc = mdb_cursor_get(cursor, &key, &value, o.reverse ? MDB_LAST : MDB_FIRST);
   for (; rc == 0; rc = mdb_cursor_get(cursor, &key, &value, step)) {
-    // Position-dependent, so that records in another order give another digest.
+    // The digest depends on the order of the records.
     r.digest = r.digest * 0x9e3779b97f4a7c15u + xor_bytes(key.mv_data, key.mv_size) +
                3 * xor_bytes(value.mv_data, value.mv_size) + 5 * value.mv_size;
     r.bytes += value.mv_size;

@@ -1,9 +1,10 @@
-// Worker: the workloads through LMDB's C interface.  Linked with -llmdb it is stock; with
-// LD_PRELOAD=liblmdbio.so the same file is ours.
+// Worker: runs the workloads through LMDB's C interface.  The program is linked with -llmdb, and runs with
+// stock LMDB, or with LMDBIO by LD_PRELOAD=liblmdbio.so.
 //
-//   run_lmdb DATABASE --keys image|random|prefix [--cpu N] [--tls] [--cpu-time]     serves a parent
-//   (worker.h) run_lmdb DATABASE --keys ... --solo ROW --steps N [--seed S]                     one pass, for
-//   instruction counters
+//   run_lmdb DATABASE --keys image|random|prefix [--cpu N] [--tls] [--cpu-time]
+//     serves a parent (worker.h)
+//   run_lmdb DATABASE --keys ... --solo ROW --steps N [--seed S]
+//     runs one pass, for instruction counters
 #include <dlfcn.h>
 #include <sys/resource.h>
 

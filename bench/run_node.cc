@@ -1,20 +1,21 @@
-// One of the processes of bench/node: reads its share of a database, all bytes of each record, several times
-// over (epochs).  Linked with -llmdb it is stock; with LD_PRELOAD=liblmdbio.so the same file is ours.
+// One of the processes of bench/node.  Reads all bytes of each record of its share of a database, in several
+// epochs.  The program is linked with -llmdb, and runs with stock LMDB, or with LMDBIO by
+// LD_PRELOAD=liblmdbio.so.
 //
 //   run_node DATABASE --pattern strided|partitioned|all|random --records N [--procs P] [--rank R]
 //            [--epochs N] [--seed S] [--nordahead] [--batch N --compute-us US]
 //
-// --records: that the database has.  It reads, of the P processes the R-th,
-//   strided      by a cursor that steps over all records: R, R + P, ..
+// --records: number of records of the database.  The R-th of P processes reads these records:
+// strided      R, R + P, .., with a cursor that steps over all records
 //   partitioned  the R-th of P equal parts in order; finds its first record by its key
 //   all          all records in order
-//   random       by mdb_get, of a permutation of the keys (another in each epoch) those at R, R + P, ..
+// random       with mdb_get: the keys at R, R + P, .. of a permutation, which differs in each epoch
 //
-// --nordahead: opens the environment with MDB_NORDAHEAD.  --batch: sleeps for --compute-us after each N
-// records that it has read, which stands for a computation, and at the end in proportion for the records that
-// fill no batch.
+// --nordahead: opens the environment with MDB_NORDAHEAD.  --batch: sleeps for --compute-us after every N
+// records, as if it computed.  At the end it sleeps in proportion for the records of an incomplete batch.
 //
-// What it prints, and when it begins: epochs_of_run.h.  The first epoch includes opening the environment.
+// epochs_of_run.h describes the output, and when an epoch begins.  The first epoch includes the opening of
+// the environment.
 #include <algorithm>
 #include <chrono>
 #include <iterator>
@@ -86,7 +87,7 @@ Lookups make_lookups(const Options& o, std::uint64_t epoch) {
   return l;
 }
 
-/// What a process has read, and what it computes in between.
+/// Adds up the records that a process reads, and computes between batches.
 class Share {
  public:
   explicit Share(const Options& o) : batch_(o.batch), compute_us_(o.compute_us) {}
@@ -96,7 +97,7 @@ class Share {
     if (batch_ != 0 && ++in_batch_ == batch_) compute();
   }
 
-  /// Computes for the records that fill no batch.
+  /// Computes for the records of an incomplete batch.
   const RandomResult& end() {
     if (in_batch_ != 0) compute();
     return result_;

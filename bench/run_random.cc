@@ -1,14 +1,14 @@
-// A reader of bench/random and bench/index, of LMDB's own calls: looks up records by key in a random order,
-// or walks all of them and uses some; reads all bytes of each value that it uses.  Linked with -llmdb it is
-// stock; with LD_PRELOAD=liblmdbio.so the same file is ours.
+// A reader of bench/random and bench/index that calls LMDB.  Looks up records by key in random order, or
+// walks over all records and uses some.  Reads all bytes of each value that it uses.  The program is linked
+// with -llmdb, and runs with stock LMDB, or with LMDBIO by LD_PRELOAD=liblmdbio.so.
 //
 //   run_random DATABASE --records N [--count N] [--seed S] [--prefetch AHEAD] [--nordahead] [--places FILE]
 //   run_random DATABASE --stride K [--phase P] [--until N] [--keys-only] [--nordahead] [--places FILE]
 //
-// --records: that the database has.  --count: lookups (0: all records).  --prefetch: tells the keys that come
-// next, AHEAD of them, in pieces.
-// --stride: a walk with MDB_NEXT that uses the records P, P + K, ..; from record N on (--until) all of them;
-// --keys-only: none.  --places: writes where the values lie in the file; only with stock.
+// --records: number of records of the database.  --count: lookups (0: all records).  --prefetch: passes the
+// next AHEAD keys to lmdbio_prefetch(), in pieces.  --stride: walks with MDB_NEXT and uses the records P, P +
+// K, ..  --until: uses all records from record N on.  --keys-only: uses no values.  --places: writes the
+// places of the values to FILE; only with stock.
 #define LMDBIO_WEAK
 #include <lmdbio/lmdbio.h>
 
@@ -59,7 +59,7 @@ Options parse(int argc, char** argv) {
   return o;
 }
 
-/// Where the data file is mapped in this process.
+/// Returns the address at which this process has mapped the data file.
 const char* file_map() {
   std::FILE* const maps = std::fopen("/proc/self/maps", "re");
   if (maps == nullptr) die_errno("/proc/self/maps");
@@ -72,7 +72,7 @@ const char* file_map() {
   return reinterpret_cast<const char*>(at);
 }
 
-/// Takes what is read: digests it, or (--places) notes where it is.
+/// Adds each value to the result.  With --places, also keeps its place in the file.
 class Sink {
  public:
   Sink(const Options& o, RandomResult& r) : r_(r), map_(o.places.empty() ? nullptr : file_map()) {}

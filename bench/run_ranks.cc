@@ -1,15 +1,16 @@
-// The ranks of bench/distributed: an MPI job whose ranks read their shares of one database, all bytes of each
-// value, several times over (epochs).
+// The MPI job of bench/distributed.  Its ranks read their shares of one database, all bytes of each value, in
+// several epochs.
 //
 //   mpirun -n P run_ranks DATABASE --backend stock|alone|ours|caffe [options]     (--help lists them)
 //
-// stock: each rank opens the environment with stock LMDB, steps over all records with a cursor, and uses its
-// own, as Intel-Caffe does.  alone: lmdbio_reader_open and a stream of the rank's share, on each rank.  ours:
-// lmdbio_mpi_reader_open and a stream.  caffe: Caffe's backend with LMDBIO_MPI=1, whose ranks count on from
-// the last record to the first.  After each batch a rank computes, that is, sleeps, and takes part in an
-// MPI_Allreduce, if that was asked for.
+//   stock  each rank steps over all records with a cursor of stock LMDB, and uses its share
+//   alone  lmdbio_reader_open and a stream of the rank's share, on each rank
+//   ours   lmdbio_mpi_reader_open and a stream
+//   caffe  Caffe's backend with LMDBIO_MPI=1; shares continue from the last record of an epoch to the first
 //
-// Rank 0 prints one line of JSON.  The first epoch includes opening, and in `ours` the record index.
+// After each batch, a rank sleeps as if it computed, and takes part in an MPI_Allreduce, if options say so.
+//
+// Rank 0 prints one line of JSON.  The first epoch includes the opening, and with `ours` the record index.
 #include <lmdbio/mpi_reader.h>
 #include <mpi.h>
 #include <unistd.h>
@@ -77,7 +78,7 @@ int parse(int argc, char** argv, Options& o) {
   return -1;
 }
 
-/// Seconds that all CPUs of this machine have worked, for whatever process.
+/// Returns the busy seconds of all CPUs of this machine, for all processes.
 double busy_seconds() {
   std::ifstream in("/proc/stat");
   std::string cpu;
@@ -88,7 +89,7 @@ double busy_seconds() {
 
 double seconds_since(std::uint64_t begin_ns) { return static_cast<double>(clock_ns() - begin_ns) * 1e-9; }
 
-/// What one rank does, whichever way it reads: epochs, and in each of them batches, whose records it takes.
+/// Measures the epochs of one rank, and computes between its batches, for all backends.
 class Rank {
  public:
   explicit Rank(const Options& o) : o_(o), summands_(o.allreduce_mb * 1000000 / sizeof(float)) {
@@ -99,7 +100,7 @@ class Rank {
   std::uint64_t rank() const { return static_cast<std::uint64_t>(rank_); }
   std::uint64_t ranks() const { return static_cast<std::uint64_t>(ranks_); }
   bool uses(std::uint64_t ordinal) const { return ordinal / o_.block() % ranks() == rank(); }
-  /// From now on a barrier and computation poll it, as programs do whose MPI is not MPI_THREAD_MULTIPLE.
+  /// From now on, barriers and computations poll `team`, as programs without MPI_THREAD_MULTIPLE do.
   void polls(const MpiRanks* team) { team_ = team; }
   void records(std::uint64_t n) { sums_ = n / (ranks() * o_.batch); }
   void opened() { open_seconds_ = seconds_since(begin_ns_); }
@@ -110,7 +111,7 @@ class Rank {
     ++read_.records;
     read_.bytes += size;
   }
-  /// The rank has taken a batch, for which it has waited so long.  Computes.
+  /// Called when the rank has taken a batch, for which it waited `waited_s`.  Computes.
   void end_batch(double waited_s);
   void end_epoch();
   void print(const std::string& library);
@@ -131,10 +132,10 @@ class Rank {
   const MpiRanks* team_ = nullptr;
   int rank_ = 0, ranks_ = 1, rank_of_node_ = 0;
   std::vector<float> summands_;
-  std::uint64_t sums_ = 0;  // batches that all ranks have
+  std::uint64_t sums_ = 0;  // batches of an epoch that all ranks have
   double open_seconds_ = 0, busy_ = 0, cpu_ = 0;
   nlohmann::json epochs_ = nlohmann::json::array();
-  // Of the epoch.
+  // State of the current epoch.
   std::uint64_t begin_ns_ = 0, batches_ = 0;
   double waited_ = 0;
   RandomResult read_;
@@ -152,7 +153,7 @@ void Rank::barrier() {
   for (int done = 0;;) {
     MPI_Test(&request, &done, MPI_STATUS_IGNORE);
     if (done != 0) return;
-    if (team_ != nullptr) team_->poll();  // others may still wait for what this rank sends
+    if (team_ != nullptr) team_->poll();  // other ranks may still wait for messages of this rank
     usleep(100);
   }
 }
@@ -183,8 +184,8 @@ void Rank::end_batch(double waited_s) {
 void Rank::end_epoch() {
   const double cpu = cpu_seconds() - cpu_;
   barrier();
-  // The largest of all ranks: from the first that began, since some are scheduled late, to the last that
-  // ended.
+  // The maximum over all ranks is the time from the first begin to the last end.  Some ranks are scheduled
+  // late.
   const double seconds = seconds_since(begin_ns_), busy = busy_seconds() - busy_;
   nlohmann::json e;
   std::uint64_t requests = 0, bytes = 0;  // since the file system was mounted
@@ -217,7 +218,7 @@ void Rank::print(const std::string& library) {
   if (rank_ == 0) std::puts(j.dump().c_str());
 }
 
-/// Steps over all records, and uses those of this rank.  It waits all the time but for computation.
+/// Steps over all records, and uses those of this rank.  All time except for computation counts as waiting.
 void walk(const StockLmdb& lmdb, MDB_cursor* cursor, const Options& o, Rank& rank) {
   MDB_val key{}, value{};
   std::uint64_t at = 0, taken = 0, begin = clock_ns();
@@ -271,7 +272,7 @@ Order share_of(const Options& o, const Rank& rank) {
   return order;
 }
 
-/// All epochs, of which the first has begun.
+/// Reads all epochs.  The first one has begun.
 void read_stream(const Options& o, const Reader& reader, Rank& rank) {
   rank.records(reader.size());
   rank.opened();
@@ -314,14 +315,14 @@ void read_ours(const Options& o, Rank& rank) {
     read_together(o, team, rank);
   } catch (const Error& e) {
     die("rank %d: %s", static_cast<int>(rank.rank()),
-        e.what());  // the end of `team` would wait for the others
+        e.what());  // the destructor of `team` would wait for other ranks
   }
   rank.polls(nullptr);
   rank.print(library_of(reinterpret_cast<void*>(&lmdbio_mpi_reader_open)));
 }
 
 #ifdef USE_LMDBIO
-/// In order: each P-th record of all epochs as one sequence.
+/// Reads each P-th record of all epochs as one sequence, in order.
 void read_caffe(const Options& o, Rank& rank) {
   rank.begin_epoch();
   caffe::db::LMDBIO db;

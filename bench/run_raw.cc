@@ -1,5 +1,5 @@
-// Worker: the raw limit of a scan.  Reads a database's data file front to back, knowing nothing of LMDB:
-// through a mapping, or by pread into one buffer, with the same XOR loop as the other backends.
+// Worker: the raw limit of a scan.  Reads a data file from begin to end without LMDB, through a mapping or
+// with pread into one buffer.  Uses the same XOR loop as the other backends.
 //
 //   run_raw DATABASE [--cpu N]         serves a parent (worker.h); Command::row is a RawWay
 #include <fcntl.h>

@@ -1,13 +1,12 @@
-// A reader of bench/random and bench/index, of lmdbio.h's own calls: batches of records in an order that is
-// known ahead, all bytes of all values.  Runs with liblmdbio.so preloaded; without its readers: exit
-// status 77.
+// A reader of bench/random and bench/index that calls lmdbio.h.  Reads all bytes of all values, in batches of
+// a known order.  Runs with liblmdbio.so preloaded; exits with status 77 if that library has no readers.
 //
 //   run_reader DATABASE --order sequential|strided|shuffle|list|keys [--records N] [--count N] [--seed S]
 //              [--step K] [--phase P] [--batch B] [--no-index-file]
 //   run_reader DATABASE --only-open [--no-index-file]
 //
-// --only-open: no records; the index is made, or loaded, and that is what is timed.
-// list, keys: the order of run_random, of N records of the database's --records.  --count: records (0: all).
+// --only-open: reads no records, and times only the building or loading of the index.  list, keys: the order
+// of run_random with --count of the database's --records records.  --count: records (0: all).
 #define LMDBIO_WEAK
 #include <lmdbio/lmdbio.h>
 
@@ -58,7 +57,7 @@ void succeed(int rc, const char* what) {
   if (rc != 0) die("%s: %s (%s)", what, mdb_strerror(rc), lmdbio_error());
 }
 
-/// An order, and what its pointers point to.  Filled in place: it is not to be moved.
+/// An order, and the memory to which it points.  Must not be moved.
 struct Plan {
   lmdbio_order order{};
   std::vector<std::uint64_t> list;
@@ -127,7 +126,7 @@ int run(int argc, char** argv) {
   lmdbio_reader_options options{};
   options.size = sizeof options;
   options.no_index_file = o.no_index_file ? 1 : 0;
-  // With a progress function the index is made while the reader is opened, not beside the first batches.
+  // With a progress function, the open builds the whole index.  Otherwise a thread builds it afterwards.
   if (o.only_open) options.progress = [](void*, const char*, std::uint64_t, std::uint64_t) { return 0; };
   Options read = o;
   if (o.only_open) read.order = "sequential";

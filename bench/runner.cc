@@ -27,7 +27,7 @@ std::string first_line(const std::string& file) {
   return line;
 }
 
-/// "name: value" from a file such as /proc/cpuinfo.
+/// Returns the value of a line "name: value" of a file such as /proc/cpuinfo.
 std::string field(const std::string& file, const std::string& name) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {

@@ -1,4 +1,4 @@
-// Starts workers, gives them rounds in a fair order, and knows the machine it runs on.
+// Starts workers, runs them in a fair order, and describes the machine.
 #pragma once
 
 #include <sys/types.h>
@@ -18,7 +18,7 @@ struct WorkerSpec {
   std::string preload;            // LD_PRELOAD of the worker; empty: none
 };
 
-/// A running worker.  Ends it (by hanging up) and waits for it on destruction.
+/// A running worker process.  The destructor closes its socket, which ends the process, and waits for it.
 class Worker {
  public:
   explicit Worker(const WorkerSpec& spec);
@@ -28,8 +28,8 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
   Worker& operator=(Worker&&) = delete;
 
-  /// Sends a command and waits for its answer.  A worker that died, hangs for ten minutes or counts a wrong
-  /// answer ends the benchmark.
+  /// Sends a command and waits for the reply.  Ends the benchmark if the worker died, does not reply for ten
+  /// minutes, or counted a wrong result.
   Reply call(const Command& command);
   const std::string& label() const { return label_; }
 
@@ -39,24 +39,25 @@ class Worker {
   int fd_ = -1;
 };
 
-/// The order in which n workers run in a round: rotated, and reversed every n rounds, so that over 2n rounds
-/// each runs in each place equally often and after each other one equally often.
+/// Returns the order in which n workers run in a round.  The order is rotated each round, and reversed every
+/// n rounds.  So over 2n rounds each worker runs equally often at each position, and equally often after each
+/// other worker.
 std::vector<std::size_t> round_order(std::size_t n, std::size_t round);
 
-/// The core that workers are pinned to: the last one this process may use; the parent keeps away from it if
-/// it can.
+/// Returns the core to which workers are pinned: the last one that this process may use.  keep_off_cpu()
+/// binds this process to other cores if there are any.
 int worker_cpu();
 void keep_off_cpu(int cpu);
 
-/// CPU, caches, kernel, memory, load: what a reader of results must know.
+/// Returns facts that readers of results need: CPU, caches, kernel, memory, load.
 nlohmann::json machine_facts();
 
 std::uint64_t last_level_cache_bytes();
 
-/// The directory of the running program, for finding its neighbours.
+/// Returns the directory of the running program, which contains the other programs.
 std::string program_dir();
 
-/// liblmdbio.so beside this build's bin/ (../lib/liblmdbio.so).
+/// Returns the path of this build's liblmdbio.so (../lib/liblmdbio.so).
 std::string default_library();
 
 void write_json(const std::string& file, const nlohmann::json& value);

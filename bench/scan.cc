@@ -1,5 +1,5 @@
-// Whole scans of cached files, all bytes read: stock, stock again (A/A), ours, and the raw file as the limit.
-// Processes, turns and samples as in warm.cc.
+// Measures scans of cached files that read all bytes: stock, stock again (A/A), ours, and the raw file as the
+// limit.  Processes, turns and samples are as in warm.cc.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -43,7 +43,7 @@ struct Pass {
   std::vector<std::vector<double>> seconds;  // by backend, by sample
 };
 
-/// One line of the table for each backend; the first is what the others are compared with.
+/// Prints one line of the table for each backend.  The others are compared with the first one.
 void publish(const Dataset& set, const std::vector<Backend>& all, const char* name, const Pass& pass,
              nlohmann::json& report) {
   for (std::size_t b = 0; b < all.size(); ++b) {

@@ -1,6 +1,6 @@
-// What preloading costs a process that never opens an LMDB: time from spawn to exit, interleaved with
-// preloading an empty library (and a second empty one: A/A); dynamic relocations; instructions (if valgrind
-// is there); threads and output, of which there must be none.
+// Measures the cost of preloading for a process that never opens an LMDB.  The time from spawn to exit is
+// compared with that of an empty library, interleaved, and with a second empty one (A/A).  Also counts
+// dynamic relocations and, with valgrind, instructions.  Checks that there is no second thread and no output.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -26,8 +26,8 @@ struct Options {
   bool check = false, smoke = false;
 };
 
-/// Runs the probe with `preload` and returns the time from spawn to its end.  Ends the benchmark if the probe
-/// finds a second thread or if anything was written to its stdout or stderr.
+/// Runs the probe with `preload`.  Returns the time from spawn to exit.  Ends the benchmark if the probe
+/// finds a second thread, or if its stdout or stderr is not empty.
 double spawn_us(const std::string& preload) {
   static const std::string probe = program_dir() + "/startup_probe";
   int out[2];
@@ -67,7 +67,7 @@ std::string output_of(const std::string& command) {
   return pclose(pipe) == 0 ? out : "";
 }
 
-/// Entries of all relocation sections; -1 if readelf is not there.
+/// Returns the number of entries of all relocation sections; -1 without readelf.
 long relocations(const std::string& library) {
   std::istringstream lines(output_of("readelf -rW '" + library + "' 2>/dev/null"));
   long count = -1;
@@ -78,7 +78,7 @@ long relocations(const std::string& library) {
   return count;
 }
 
-/// Instructions of the probe from start to end, as callgrind counts them; -1 without valgrind.
+/// Returns the number of instructions of the probe from start to end, from callgrind; -1 without valgrind.
 long instructions(const std::string& preload) {
   char file[] = "/tmp/lmdbio-startup-XXXXXX";
   const int fd = mkstemp(file);
@@ -100,7 +100,7 @@ int run(const Options& o) {
   for (const std::string& l : libraries)
     if (access(l.c_str(), R_OK) != 0) die_errno(l.c_str());
 
-  pin_to_cpu(worker_cpu());  // the probes inherit it: no migration between spawn and exit
+  pin_to_cpu(worker_cpu());  // the probes inherit it, so they do not migrate
   std::array<std::vector<double>, 3> us, more;
   const bool tty = isatty(STDERR_FILENO) != 0;
   for (std::size_t i = 0; i < o.pairs; ++i) {

@@ -1,4 +1,4 @@
-// A program that has nothing to do with LMDB.  Exits 0 if it runs in one thread, as it was written.
+// A program that does not use LMDB.  Exits with 0 if it has one thread.
 #include <dirent.h>
 
 int main() {

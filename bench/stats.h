@@ -8,7 +8,7 @@
 
 namespace lmdbio::bench {
 
-/// Of a non-empty sample.
+/// Returns the median of a non-empty sample.
 inline double median(std::vector<double> v) {
   std::sort(v.begin(), v.end());
   const std::size_t n = v.size();
@@ -22,16 +22,17 @@ struct Interval {
 
 constexpr std::size_t kFewestForInterval = 6;
 
-/// The median with its interval of at least 95 % confidence from order statistics: no assumption about the
-/// distribution, only that samples are independent.  Below six samples no such interval exists: low and high
-/// are NAN.
+/// Returns the median with its confidence interval of at least 95 %, from order statistics.  Assumes only
+/// that samples are independent.  With fewer than six samples there is no such interval, and low and high are
+/// NAN.
 inline Interval median_interval(std::vector<double> v) {
   Interval out;
   if (v.empty()) return out;
   std::sort(v.begin(), v.end());
   out.middle = median(v);
   const std::size_t n = v.size();
-  // The largest k with P(Binomial(n, 1/2) < k) <= 2.5 %: the interval is the k-th from either end.
+  // Find the largest k with P(Binomial(n, 1/2) < k) <= 2.5 %.  The interval goes from the k-th sample to the
+  // k-th from the end.
   double term = std::pow(0.5, static_cast<double>(n)), below = 0;
   std::size_t k = 0;
   while (k < n / 2 && below + term <= 0.025) {

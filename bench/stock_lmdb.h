@@ -1,4 +1,4 @@
-// The real LMDB, opened by name: only strategies that use it have it in their process.
+// The real LMDB, opened by name, so that only processes that use it contain it.
 #pragma once
 
 #include <lmdb.h>
@@ -10,11 +10,11 @@
 
 namespace lmdbio::bench {
 
-/// Functions of liblmdb.so.0.  Whatever fails ends the program.
+/// Functions of liblmdb.so.0.  Ends the program on an error.
 class StockLmdb {
  public:
   StockLmdb() {
-    // Deep: beside liblmdbio.so, whose functions have the same names, LMDB is to find its own.
+    // RTLD_DEEPBIND: LMDB must call its own functions, not those of liblmdbio.so with the same names.
     const Functions resolve("liblmdb.so.0", RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
     resolve("mdb_strerror", error_text);
     resolve("mdb_env_create", env_create);

@@ -1,11 +1,11 @@
-// What a stream costs a program that sums arrays over all ranks (MPI_Allreduce), as data-parallel training
-// does: without a stream, beside one that is open and idle, and beside one that reads.
+// Measures how much a stream slows down MPI_Allreduce over all ranks, as in data-parallel training: without a
+// stream, beside an open but idle stream, and beside a stream that reads.
 //
 //   mpirun -n P sums_beside DATABASE [--mb N] [--sums N] [--rounds N] [--level LEVEL]
 //
-// --mb: of an array.  --sums: for each measurement.  The three, and the first one a second time (A/A), are
-// measured turn by turn, in an order that changes from round to round.  Rank 0 prints one line of JSON: the
-// seconds of a sum, and the speed relative to that without a stream, of each round.
+// --mb: size of an array.  --sums: number of sums for each measurement.  Each round measures the three cases,
+// and the first one again (A/A), in an order that changes from round to round.  Rank 0 prints one line of
+// JSON: for each round, the seconds of a sum, and the speed relative to the one without a stream.
 #include <lmdbio/mpi_reader.h>
 #include <mpi.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ int rank = 0, ranks = 1;
 class Sums {
  public:
   explicit Sums(const Options& o) : sums_(o.sums), array_(o.mb * 1000000 / sizeof(float), 1.0F) {}
-  /// Seconds of a sum.  After each, `step`.
+  /// Returns the seconds of a sum.  Calls `step` after each sum.
   template <class Step>
   double seconds(Step&& step) {
     MPI_Barrier(MPI_COMM_WORLD);
@@ -52,7 +52,7 @@ class Sums {
   std::vector<float> array_;
 };
 
-/// Whoever is still to get something from this rank gets it.
+/// Polls for a second, so that other ranks get all messages that this rank still owes them.
 void settle(const MpiRanks& team) {
   constexpr int kPolls = 100;
   for (int i = 0; i < kPolls; ++i) {
@@ -69,7 +69,7 @@ double with_stream(const Options& o, const MpiRanks& team, bool idle, Sums& sums
   Stream stream = reader.stream(order);
   (void)stream.next();
   if (!idle) return sums.seconds([&] { (void)stream.next(); });
-  settle(team);  // it has read ahead
+  settle(team);  // until the stream has read ahead
   return sums.seconds([] {});
 }
 
@@ -108,7 +108,7 @@ int run(int argc, char** argv) {
       try {
         seconds[which].push_back(with_stream(o, team, which == 2, sums));
       } catch (const Error& e) {
-        die("rank %d: %s", rank, e.what());  // the end of `team` would wait for the others
+        die("rank %d: %s", rank, e.what());  // the destructor of `team` would wait for other ranks
       }
     }
   nlohmann::json j{{"ranks", ranks}, {"mb", o.mb}, {"level", o.level}};

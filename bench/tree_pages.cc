@@ -1,8 +1,10 @@
-// Where the branch and leaf pages of a benchmark database lie: what raw_extents reads for bench/index.
+// Writes the places of the branch and leaf pages of a benchmark database, which raw_extents reads for
+// bench/index.
 //
 //   tree_pages DATABASE --out FILE
 //
-// For databases that stock LMDB has just written, in the host's byte order; others end with a message.
+// Only for databases that stock LMDB has just written, in the host's byte order.  Ends with a message for any
+// other file.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -14,11 +16,11 @@
 namespace lmdbio::bench {
 namespace {
 
-constexpr std::size_t kHeader = 16, kFlagsAt = 10, kLowerAt = 12;  // of a page
+constexpr std::size_t kHeader = 16, kFlagsAt = 10, kLowerAt = 12;  // in a page header
 constexpr std::uint16_t kBranch = 1, kLeaf = 2;
-// Of a meta page, behind its header.
+// Offsets in a meta page, after its header.
 constexpr std::size_t kPageSizeAt = 24, kMainAt = 24 + 48, kTxnAt = 24 + 2 * 48 + 8;
-constexpr std::size_t kDepthAt = 6, kRootAt = 40;  // of a database
+constexpr std::size_t kDepthAt = 6, kRootAt = 40;  // in a database record
 
 template <class T>
 T load(const char* at) {
@@ -51,7 +53,7 @@ File map_file(const std::string& path) {
   return f;
 }
 
-/// The pages that the branch page names.
+/// Adds the children of a branch page to `out`.
 void add_children(const File& f, const char* page, std::vector<std::uint64_t>& out) {
   const std::size_t n = (load<std::uint16_t>(page + kLowerAt) - kHeader) / 2;
   for (std::size_t i = 0; i < n; ++i) {
@@ -77,7 +79,7 @@ int run(int argc, char** argv) {
     std::vector<std::uint64_t> below;
     for (const std::uint64_t number : level) {
       places.push_back({number * f.page_bytes, f.page_bytes});
-      if (d == depth) continue;  // leaf pages are not looked at
+      if (d == depth) continue;  // leaf pages are not read
       const char* const page = f.page(number);
       if (load<std::uint16_t>(page + kFlagsAt) != kBranch) die("page %" PRIu64 " is no branch page", number);
       add_children(f, page, below);

@@ -1,10 +1,10 @@
-// The warm table: what a call costs when the file is in the page cache, ours against stock.
+// The warm table: the cost of a call when the file is in the page cache, ours compared with stock.
 //
-// A sample is one fresh process per backend (stock, stock again as A/A control, ours), all pinned to one
-// core: each does a first pass (page tables empty), then has every page mapped, then does second passes turn
-// by turn; the sample is the median of the turns' ratios.  Fresh processes for every sample, because a
-// process can be lucky in where its memory lies and would stay so.  Samples are added until the A/A interval
-// is narrow enough.
+// A sample starts one process per backend (stock, stock again as A/A control, ours), all pinned to one core.
+// Each process runs a first pass with empty page tables.  Then it maps all pages, and the processes run
+// second passes in turns.  The sample is the median of the turns' ratios.  Each sample starts new processes,
+// because the placement of its memory may make a process faster or slower for its whole life.  Samples are
+// added until the A/A interval is narrow enough.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,8 +25,8 @@ struct Options {
   std::string dir, library = default_library(), json;
   std::vector<std::uint64_t> values{200, 3072, 12288, 112640};
   std::vector<std::string> rows;
-  std::uint64_t small_bytes = 10 * last_level_cache_bytes();  // of the database of the smallest values
-  std::uint64_t large_bytes = std::uint64_t{1} << 30;         // of the others
+  std::uint64_t small_bytes = 10 * last_level_cache_bytes();  // size of the database of the smallest values
+  std::uint64_t large_bytes = std::uint64_t{1} << 30;         // size of other databases
   std::uint64_t key_records = 1000000;  // of the databases of --random-keys, --long-prefix
   bool random_keys = false, long_prefix = false;
   std::size_t samples = 7, max_samples = 41, rounds = 5;
@@ -34,12 +34,12 @@ struct Options {
   bool tls = false, cpu_time = false, check = false, smoke = false, only_generate = false;
 };
 
-constexpr std::size_t kFirstPerSecond = 5;  // so many times max_samples of first passes at most
+constexpr std::size_t kFirstPerSecond = 5;  // limit on first passes, as a multiple of max_samples
 constexpr std::uint64_t kEnoughBytes = 256u << 20;
 
 enum Backend : std::size_t { kStock, kControl, kOurs, kBackends };
 
-/// What the project promises (median of ours/stock).
+/// Returns the limit that the project promises for the median of ours/stock.
 double limit(const RowInfo& row, std::uint64_t value_bytes, bool first_pass) {
   const bool small = value_bytes < 1024;
   if (first_pass) return 1.03;
@@ -142,7 +142,7 @@ class WarmTable {
     return workers;
   }
 
-  /// The same bytes in the same order from all, else there is nothing to compare.
+  /// Ends the program unless all backends return the same bytes in the same order.
   void verify(const Dataset& set) {
     std::vector<Worker> workers = start(set);
     std::array<Reply, kBackends> all, gets;
@@ -176,7 +176,8 @@ class WarmTable {
         sample(set, r, n, first, &second);
         tell(set, row, "second", second);
       }
-      // A first pass is short and happens once in a process: it needs more processes, but they are cheap.
+      // A first pass is short, and a process runs only one.  So first passes need more processes, but these
+      // are cheap.
       for (; n < kFirstPerSecond * o_.max_samples && !first.settled() && o_.max_samples > o_.samples; ++n) {
         sample(set, r, n, first, nullptr);
         tell(set, row, "first", first);
@@ -187,19 +188,20 @@ class WarmTable {
     }
   }
 
-  /// One process of each backend: a first pass and, if `second` is given, the second passes.
+  /// Takes one sample with one process per backend: a first pass and, if `second` is not null, the second
+  /// passes.
   void sample(const Dataset& set, std::uint32_t row, std::size_t n, Series& first, Series* second) {
     std::vector<Worker> workers = start(set);
     const RowInfo& info = kRows[row];
     const std::uint64_t count = info.row == Row::kRange ? o_.lookups / 4 + 1 : o_.lookups;
-    // A scan of few records is repeated until there is something to measure.
+    // Repeat a scan of few records until it is long enough to measure.
     const std::uint64_t enough = info.row == Row::kNextRead ? kEnoughBytes / set.value_bytes : o_.min_scan;
     const std::uint64_t again = std::max(std::min(enough, o_.min_scan), set.records);
     const auto turn = [&](std::size_t round, std::uint64_t steps) {
       std::array<double, kBackends> ns{};
       for (const std::size_t b : round_order(kBackends, round)) {
-        // Other keys for each worker: equal keys would find their lines in the shared cache, left by the one
-        // before.
+        // Each worker gets other keys: the previous worker would leave the cache lines of equal keys in the
+        // shared cache.
         const Reply reply = workers[b].call({Action::kRun, row, seed_ += o_.lookups + 1, steps});
         ns[b] = static_cast<double>(reply.ns) / static_cast<double>(reply.ops);
       }

@@ -1,10 +1,10 @@
 // The protocol between a benchmark and its workers.
 //
-// Each backend is a process of its own, all pinned to one core; the parent tells one at a time to do a round.
-// Two environments of one file in one process would share fcntl locks (closing one drops the other's), and
-// two libraries in one process would share allocator, page tables and branch history; two processes share
-// nothing but the page cache, and a second worker with the same backend (A/A) shows what processes alone make
-// of a difference.
+// Each backend is a process of its own.  All are pinned to one core, and the parent lets one at a time run a
+// round.  One process cannot hold two environments of one file: closing one would drop the fcntl locks of the
+// other.  Two libraries in one process would also share the allocator, page tables and branch history.  Two
+// processes share only the page cache.  A second worker with the same backend (A/A) shows how much two
+// processes differ by themselves.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace lmdbio::bench {
 constexpr int kWorkerFd = 3;  // a SOCK_SEQPACKET socket to the parent
 
 enum class Action : std::uint32_t {
-  kHello,    // answers what it is
+  kHello,    // reply with provider and version
   kRun,      // one timed pass of `row`
-  kTouch,    // untimed: first byte of every value, so that every page a lookup needs is mapped
+  kTouch,    // untimed: reads the first byte of every value, so that all pages for lookups are mapped
   kReadAll,  // untimed: digest of all keys and values
 };
 
@@ -37,7 +37,8 @@ struct Reply {
   char version[64] = {};
 };
 
-/// Answers commands until the parent hangs up.  `answer` fills the reply; used by the mains of the workers.
+/// Replies to commands until the parent closes the socket.  `answer` fills in the reply.  Called by the
+/// main() of a worker.
 template <class Answer>
 void serve(Answer&& answer);
 

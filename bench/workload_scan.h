@@ -1,5 +1,4 @@
-// A scan of a whole database that reads every byte: through LMDB (the row next_read of workload_warm.h), and
-// raw.
+// Scans of a whole database that read every byte, through LMDB (the row next_read of workload_warm.h) or raw.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +7,10 @@
 
 namespace lmdbio::bench {
 
-/// What run_raw is told in Command::row.
+/// The values of Command::row for run_raw.
 enum class RawWay : std::uint32_t { kMapping, kCalls };
 
-/// What run_lmdb is told in Command::row: the index of a row in kRows.
+/// Returns the value of Command::row for run_lmdb: the index of a row in kRows.
 constexpr std::uint32_t row_index(Row row) {
   for (std::uint32_t i = 0; i < kRows.size(); ++i)
     if (kRows[i].row == row) return i;

@@ -1,6 +1,5 @@
-// The calls of the warm table, defined once.  A backend is whatever LMDB this is linked with or preloaded by:
-// the program is the same file for stock and for ours, so that code placement and compiler flags cannot
-// differ.
+// The workloads of the warm table.  The backend is the LMDB that is linked or preloaded.  The same program
+// file runs with stock and with ours, so code placement and compiler flags cannot differ.
 #pragma once
 
 #include <lmdb.h>
@@ -20,7 +19,7 @@ struct RowInfo {
   Row row;
   const char* name;   // on the command line and in JSON
   const char* title;  // in tables
-  bool scan;          // walks the database in order; else `steps` random keys
+  bool scan;          // walks the database in order; otherwise `steps` random keys
 };
 
 constexpr std::array<RowInfo, 7> kRows{{
@@ -55,7 +54,7 @@ inline OpenDb open_db(const char* path, KeyKind keys, unsigned flags) {
   return db;
 }
 
-/// Random keys of the database, made before the clock starts: key i is at data() + i * kKeyRoom.
+/// Random keys of the database, made before the clock starts.  Key i is at data() + i * kKeyRoom.
 struct KeyList {
   std::vector<char> bytes;
   std::size_t size = 0;  // of every key
@@ -74,13 +73,14 @@ inline KeyList make_keys(const OpenDb& db, Row row, std::uint64_t seed, std::siz
 
 struct Tally {
   std::uint64_t ops = 0;
-  std::uint64_t wrong = 0;   // calls that did not return what they must
-  std::uint64_t digest = 0;  // of what was read: equal calls, equal digests
+  std::uint64_t wrong = 0;   // calls with a wrong result
+  std::uint64_t digest = 0;  // of the data that was read
 };
 
 inline std::uint64_t first_byte(const MDB_val& v) { return *static_cast<const unsigned char*>(v.mv_data); }
 
-/// Walks from MDB_FIRST to the end until `steps` records are done (wrapping round as Caffe does).
+/// Walks over `steps` records from MDB_FIRST on.  Continues at the first record after the last one, as Caffe
+/// does.
 template <bool kRead>
 [[gnu::noinline]] void scan(const OpenDb& db, MDB_txn* txn, std::uint64_t steps, Tally& tally) {
   MDB_cursor* cursor = nullptr;
@@ -167,8 +167,8 @@ template <bool kPresent>
   tally.ops += keys.count;
 }
 
-/// One pass of a row: `steps` records of a scan, or one operation for each of `keys`.  Not inlined:
-/// instruction counters (bench/instructions) collect inside it only.
+/// Runs one pass of a row: `steps` records of a scan, or one operation for each of `keys`.  Not inlined,
+/// because bench/instructions counts only inside this function.
 [[gnu::noinline]] inline Tally run_row(const OpenDb& db, Row row, std::uint64_t steps, KeyList& keys) {
   Tally tally;
   MDB_txn* txn = nullptr;
@@ -200,8 +200,8 @@ template <bool kPresent>
   return tally;
 }
 
-/// Reads every record, keys and values: faults all pages in and proves that two backends return the same
-/// bytes.
+/// Reads the key and value of every record.  This maps all pages, and the digest proves that two backends
+/// return the same bytes.
 inline Tally read_everything(const OpenDb& db) {
   Tally tally;
   MDB_txn* txn = nullptr;
@@ -211,7 +211,7 @@ inline Tally read_everything(const OpenDb& db) {
   MDB_val key{}, value{};
   int rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST);
   for (; rc == 0; rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT)) {
-    // Position-dependent, so that records in another order give another digest.
+    // The digest depends on the order of the records.
     tally.digest = tally.digest * 0x9e3779b97f4a7c15u + xor_bytes(key.mv_data, key.mv_size) +
                    3 * xor_bytes(value.mv_data, value.mv_size) + 5 * value.mv_size;
     ++tally.ops;

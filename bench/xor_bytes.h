@@ -1,4 +1,4 @@
-// The one loop that stands for "the program reads the value", compiled once and used by every backend.
+// The loop with which all benchmarks read values, compiled once for all backends.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace lmdbio::bench {
 
-/// XOR of all bytes, eight at a time.
+/// Returns the XOR of all bytes, eight at a time.
 std::uint64_t xor_bytes(const void* data, std::size_t size) noexcept;
 
 }  // namespace lmdbio::bench

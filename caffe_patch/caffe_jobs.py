@@ -10,12 +10,12 @@ from typing import NamedTuple
 import lmdb
 
 WAYS = {"stock": "stock", "preload": "LD_PRELOAD", "linked": "linked", "backend": "backend LMDBIO"}
-# Of glog: the time within the day.
+# The time of day in a line of glog.
 STAMP = re.compile(r"^[IWEF]\d{4,8} (\d+):(\d+):(\d+\.\d+)")
 
 
 class Failed(Exception):
-    """A run failed, or read other records than it should."""
+    """A run failed, or read wrong records."""
 
 
 # --- databases --------------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ def noise(seed, size):
 
 
 def write_database(path, records, shape, label, pixels=None):
-    """Unless it is there.  `label` of an ordinal; `pixels` of an ordinal: bytes (default: noise)."""
+    """Writes a database unless it exists.  `label` and `pixels` are functions of the ordinal; `pixels` returns bytes (default: noise)."""
     size = shape[0] * shape[1] * shape[2]
     if os.path.exists(os.path.join(path, "data.mdb")):
         return path
@@ -58,7 +58,7 @@ def write_database(path, records, shape, label, pixels=None):
 
 
 def digit(i):
-    """A picture of 28 x 28 of class i % 10: a bright square whose place tells the class, in noise."""
+    """Returns a picture of 28 x 28 of class i % 10: noise with a bright square, whose place depends on the class."""
     rows = bytearray(p // 4 for p in noise(i, 784))
     at = (i % 10) // 5 * 14 * 28 + (i % 5) * 5
     for y in range(10):
@@ -70,13 +70,13 @@ def digit(i):
 
 
 def data_layer(phase, source, backend, batch, transform, shuffle=False):
-    """`transform`: of transform_param."""
+    """Returns a data layer.  `transform`: content of transform_param."""
     more = " shuffle: true" if shuffle else ""
     return (f'layer {{ name: "data" type: "Data" top: "data" top: "label" include {{ phase: {phase} }} transform_param {{ {transform} }}\n'
             f'  data_param {{ source: "{source}" batch_size: {batch} backend: {backend}{more} }} }}\n')
 
 
-# The pixels are not looked at; the label is the net's output, and so is printed.
+# The net ignores the pixels.  Its output is the label, which Caffe prints.
 READ_ONLY = 'layer { name: "silence" type: "Silence" bottom: "data" }\n'
 
 
@@ -103,7 +103,7 @@ LENET = (filled("conv1", "Convolution", "data", "conv1", ("convolution_param", "
 
 
 def write_solver(directory, net, iterations, display, tests=None):
-    """`tests`: (interval, iterations).  The solver's path."""
+    """Writes a net and a solver, and returns the path of the solver.  `tests`: (interval, iterations)."""
     files = {name: os.path.join(directory, name + ".prototxt") for name in ("net", "solver")}
     lines = [f'net: "{files["net"]}"', f"max_iter: {iterations}", f"display: {display}", 'lr_policy: "fixed"', "base_lr: 0.01",
              "momentum: 0.9", "random_seed: 1", "solver_mode: CPU", "snapshot_after_train: false"]
@@ -120,35 +120,36 @@ def write_solver(directory, net, iterations, display, tests=None):
 
 
 class Run(NamedTuple):
-    logs: list      # of each rank
-    whole_s: float  # of the command, from its start to its end: with mpirun, the start of the library and all reads
+    logs: list      # by rank
+    whole_s: float  # time of the whole command, with mpirun, the start of the library and all reads
 
 
 class Runner:
-    """`binaries`: of a build of Caffe as it is published, and of one with the patch.  `library`: liblmdbio.so.  `mpirun`: a
-    command line, to which -np P is added."""
+    """Runs Caffe.  `binaries`: of a build of the published Caffe, and of a build with the patch.  `library`: liblmdbio.so.
+    `mpirun`: a command line, to which -np P is added."""
 
     def __init__(self, binaries, library, mpirun, timeout, settings):
         self.stock, self.patched = binaries
         self.library, self.mpirun, self.timeout, self.settings = library, shlex.split(mpirun), timeout, settings
 
     def run(self, way, solver, ranks=1):
-        """Trains.  Returns a Run."""
+        """Trains a net.  Returns a Run."""
         env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("LMDBIO_")}
         if way != "stock":
             env |= self.settings
-            # That of the build is to be found, for a binary which was linked with an installed one, too.
+            # The loader must find the library of the build, even if the binary was linked with an installed
+            # one.
             env["LD_LIBRARY_PATH"] = ":".join(filter(None, [os.path.dirname(self.library), env.get("LD_LIBRARY_PATH")]))
         if way == "preload":
             env["LD_PRELOAD"] = self.library
         directory = os.path.dirname(solver)
         train = [self.stock if way in ("stock", "preload") else self.patched, "train", f"--solver={solver}"]
-        # Each rank writes its own file, named by what Open MPI, MPICH or nobody says of its rank.
+        # Each rank writes its own file.  Its name has the rank that Open MPI or MPICH sets; without them, 0.
         log = os.path.join(directory, f"log.{way}.")
         script = f'exec "$@" >{shlex.quote(log)}"${{OMPI_COMM_WORLD_RANK:-${{PMI_RANK:-0}}}}" 2>&1'
         command = ["/bin/sh", "-c", script, "sh", *train]
         if ranks > 1:
-            # Not into the environment of mpirun itself.
+            # Preload into the program, not into mpirun.
             preload = [f"LD_PRELOAD={env.pop('LD_PRELOAD')}"] if "LD_PRELOAD" in env else []
             command = [*self.mpirun, "-np", str(ranks), "/usr/bin/env", *preload, *command]
         files = [f"{log}{rank}" for rank in range(ranks)]
@@ -170,7 +171,7 @@ class Runner:
 
 
 def outputs(log, name, phase="Train"):
-    """What it printed of an output of the net, in order, as text."""
+    """Returns the printed values of an output of the net, in order, as text."""
     return re.findall(rf"{phase} net output #\d+: {name} = (\S+)", log)
 
 
@@ -179,8 +180,8 @@ def losses(log):
 
 
 def solver_seconds(log):
-    """From the line "Solving" to the end of the iterations.  Opening databases lies before it, and with `shuffle: true` Caffe's
-    walk over the whole database."""
+    """Returns the seconds from the line "Solving" to the end of the iterations.  They do not include the opening of databases and,
+    with `shuffle: true`, Caffe's walk over the whole database."""
     def at(what):
         line = next((line for line in log.splitlines() if what in line), None)
         if line is None or not (found := STAMP.match(line)):

@@ -46,7 +46,7 @@ uint64_t DataFileBytes(const string& path) {
   return stat((path + "/data.mdb").c_str(), &file) == 0 ? static_cast<uint64_t>(file.st_size) : 0;
 }
 
-// Memory that can be had without swapping, the page cache included; 0: unknown.
+// Returns the memory that is available without swapping, including the page cache; 0 if unknown.
 uint64_t AvailableBytes() {
   std::ifstream facts("/proc/meminfo");
   string name, unit;
@@ -62,7 +62,8 @@ string Bytes(const MDB_val& of) { return string(static_cast<const char*>(of.mv_d
 void* Token(uint64_t ordinal) { return reinterpret_cast<void*>(static_cast<uintptr_t>(ordinal + 1)); }
 uint64_t OrdinalOf(void* token) { return static_cast<uint64_t>(reinterpret_cast<uintptr_t>(token)) - 1; }
 
-// Which library has LMDB's functions depends on the order in which libraries are linked and loaded.
+// Warns if LMDB's functions are not LMDBIO's.  This depends on the order in which libraries are linked and
+// loaded.
 void WarnUnlessServed() {
   Dl_info lmdb, own;
   if (dladdr(dlsym(RTLD_DEFAULT, "mdb_cursor_get"), &lmdb) == 0 ||
@@ -73,7 +74,7 @@ void WarnUnlessServed() {
                  << ", so that LMDBIO cannot read ahead: link -llmdbio before -llmdb";
 }
 
-// Functions of liblmdbio_mpi.so (lmdbio/mpi.h), which is loaded only where it is wanted: this file is
+// Functions of liblmdbio_mpi.so (lmdbio/mpi.h).  The library is loaded only if needed, because this file is
 // compiled without MPI.
 struct Ranks {
   typedef int World(lmdbio_mpi** mpi, int* rank, int* ranks);
@@ -104,13 +105,13 @@ struct Ranks {
       LOG(WARNING) << "LMDBIO_MPI=1, but this process reads for itself: " << lmdbio_error();
     } else if (ranks > 1) {
       Nodes* const nodes = reinterpret_cast<Nodes*>(dlsym(library, "lmdbio_mpi_nodes"));
-      // The processes of one node share what they read without messages, which is faster.
+      // The processes of one node share data without messages, which is faster.
       if (nodes(all) > 1) mpi = all;
     }
   }
 
  private:
-  // The one beside liblmdbio.so, or that which the loader finds.
+  // Loads the library beside liblmdbio.so, or the one that the loader finds.
   static void* Load() {
     const char* const name = "liblmdbio_mpi.so";
     Dl_info own;
@@ -144,7 +145,7 @@ LMDBIOSource::LMDBIOSource(const string& path, const string& real_path)
     if (all.open(all.mpi, path.c_str(), &options, &reader_) != 0) LOG(FATAL) << lmdbio_error();
     rank_ = static_cast<uint64_t>(all.rank);
     ranks_ = static_cast<uint64_t>(all.ranks);
-    // Opens of the ranks are matched by number, so each rank opens each database once, and keeps it.
+    // The ranks' opens are matched by number, so each rank opens each database once, and never closes it.
     users_ = 1;
   } else {
     OpenEnv();
@@ -241,7 +242,7 @@ LMDBIOCursor::LMDBIOCursor(const std::shared_ptr<LMDBIOSource>& source, uint64_t
 }
 
 LMDBIOCursor::~LMDBIOCursor() {
-  // So that the other ranks do not wait for this one.
+  // Other ranks must not wait for this one.
   if (may_together_ && !asked_for_pointers_) (void)OpenTogether(source_->rank());
   CloseStream();
   if (reader_ != source_->reader()) lmdbio_reader_close(reader_);
@@ -279,7 +280,7 @@ string LMDBIOCursor::value() {
   return Bytes(counts_ ? Fetch(place_, place_ - first_).value : value_);
 }
 
-// Small values are brought faster by a walk over all of them than one by one, if all of them can stay.
+// If all values fit into memory, a walk over all of them reads small values faster than single reads.
 bool LMDBIOCursor::WantsTokens() const {
   const uint64_t bytes = DataFileBytes(source_->path());
   return bytes / count_ >= large_value_ || bytes > AvailableBytes() / 2;
@@ -290,7 +291,7 @@ void LMDBIOCursor::UseTokens() {
     lmdbio_reader_options options = {};
     options.size = sizeof options;
     const int rc = lmdbio_reader_attach(txn_, dbi_, &options, &reader_);
-    if (rc == ENOTSUP) return;  // LMDBIO is switched off, or does not serve the database: pointers do as well
+    if (rc == ENOTSUP) return;  // LMDBIO is disabled, or does not serve the database: use pointers
     if (rc != 0) LOG(FATAL) << lmdbio_error();
   }
   counts_ = gives_tokens_ = true;
@@ -360,7 +361,7 @@ const lmdbio_record& LMDBIOCursor::Fetch(uint64_t place, uint64_t ordinal) {
 
 namespace {
 
-// The share of a rank, of all epochs as one sequence: every step-th record from `place` on.
+// Sets the order to a rank's share of the sequence of all epochs: every step-th record from `place` on.
 void SetShare(lmdbio_order* order, uint64_t place, uint64_t step, uint64_t count) {
   const uint64_t epoch = place / count, offset = place % step;
   const uint64_t before = epoch * count <= offset ? 0 : (epoch * count - offset + step - 1) / step;
@@ -406,13 +407,13 @@ void LMDBIOCursor::OpenStream(uint64_t place) {
   order.zero_copy = 1;  // each value is copied once, to the program's string
   std::vector<uint64_t> list;
   if (!order_.empty()) {
-    // The rest of the told epoch; nothing is known of the next one.
+    // Only the rest of this epoch, because the order of the next one is unknown.
     for (uint64_t i = place % count_; i < count_; i += step_) list.push_back(order_[i]);
     order.kind = LMDBIO_ORDER_LIST;
     order.list = list.data();
     order.length = list.size();
   } else {
-    // Not as a share, which all ranks would have to open.
+    // Not a share, because all ranks would have to open a share.
     walk_.place = place;
     walk_.step = step_;
     walk_.count = count_;

@@ -18,21 +18,21 @@
 namespace caffe {
 namespace db {
 
-/// A database that is open for reading.  All cursors of a process that read the same directory share one,
-/// since LMDB allows only one open environment per file and process.  Any thread.
+/// A database that is open for reading.  All cursors of a process on the same directory share one object,
+/// because LMDB allows only one open environment per file and process.  Any thread.
 class LMDBIOSource {
  public:
   /// Returns the open database in the directory `path`.  Ends the program if it cannot be opened.
   static std::shared_ptr<LMDBIOSource> Open(const string& path);
 
   const string& path() const { return path_; }
-  /// Of the ranks that read together (LMDBIO_MPI=1); NULL: this process reads for itself.
+  /// Returns the reader of all ranks (LMDBIO_MPI=1), or NULL if this process reads for itself.
   lmdbio_reader* reader() const { return reader_; }
   uint64_t ranks() const { return ranks_; }
   uint64_t rank() const { return rank_; }
-  /// With a reader: the number of records.  Waits until all ranks have opened the database.
+  /// Returns the number of records.  Waits until all ranks have opened the database.  Only with a reader.
   uint64_t Count() const;
-  /// Without a reader.
+  /// Returns the environment.  Only without a reader.
   MDB_env* env() const { return env_; }
 
  private:
@@ -50,26 +50,26 @@ class LMDBIOSource {
   DISABLE_COPY_AND_ASSIGN(LMDBIOSource);
 };
 
-/// Walks with a cursor of LMDB's, whose calls LMDBIO serves: it sees which records the program uses, reads
-/// them ahead, and shares what it reads with the other processes of the node.
+/// Walks with a cursor of LMDB, whose calls LMDBIO serves.  LMDBIO sees which records the program uses, reads
+/// them ahead, and shares their data with the other processes of the node.
 ///
-/// A program that shuffles calls valuePointer() for each record first.  Where values are large, or the
-/// database does not fit into memory, valuePointer() returns tokens instead of pointers to bytes, so that
-/// nothing is read yet, and Next() only counts from then on.  tellOrder() says in which order the program
-/// will ask for the values of its tokens; a stream (lmdbio.h) reads them ahead in that order.  Elsewhere the
-/// walk brings the whole database into memory, and valuePointer() returns pointers.
+/// A program that shuffles first calls valuePointer() for each record.  If values are large, or if the
+/// database does not fit into memory, valuePointer() returns tokens instead of pointers.  Then nothing is
+/// read yet, and Next() only counts from then on.  tellOrder() passes the order in which the program will ask
+/// for the values of the tokens.  A stream (lmdbio.h) reads them ahead in this order.  Otherwise the walk
+/// reads the whole database into memory, and valuePointer() returns pointers.
 ///
-/// With LMDBIO_MPI=1 the cursor only counts from the beginning.  The first value is read alone.  If the
-/// distance to the second one is the number of ranks, all ranks of the MPI job open one stream together, and
-/// read for each other (lmdbio/mpi.h), unless the program shuffles.  A rank that later asks for another
-/// record reads alone: a stream of its own reads every step-th record ahead, as soon as two values tell the
-/// step.
+/// With LMDBIO_MPI=1, the cursor only counts from the beginning.  Each rank reads the first value alone.  If
+/// the distance to the second value is the number of ranks, and the program does not shuffle, all ranks of
+/// the MPI job open one stream together.  They then read for each other (lmdbio/mpi.h).  A rank that later
+/// asks for a record outside this stream reads alone.  As soon as two values show the step, its own stream
+/// reads every step-th record ahead.
 ///
 /// One thread at a time.  A read that fails ends the program with a message that names the file and the
 /// reason.
 class LMDBIOCursor : public Cursor {
  public:
-  /// Values of so many bytes, on average, are large.
+  /// Values are large if their average size is at least this number of bytes.
   static const uint64_t kLargeValue = 16 << 10;
 
   explicit LMDBIOCursor(const std::shared_ptr<LMDBIOSource>& source, uint64_t large_value = kLargeValue);
@@ -81,8 +81,8 @@ class LMDBIOCursor : public Cursor {
   virtual string key();
   virtual string value();
 
-  /// Where the current value is, valid as long as the cursor, and its size; or a token of it, and 0: its size
-  /// is not known before it is read.
+  /// Returns the address and the size of the current value, valid as long as the cursor.  Or returns a token
+  /// and 0, because the size is not known before the value is read.
   virtual std::pair<void*, size_t> valuePointer();
   virtual bool hasTokens() const { return gives_tokens_; }
   virtual string tokenValue(void* token);
@@ -90,11 +90,11 @@ class LMDBIOCursor : public Cursor {
   /// tokens.
   virtual void tellOrder(const std::vector<std::pair<void*, int> >& tokens);
 
-  /// Number of records.
+  /// Returns the number of records.
   uint64_t count() const { return count_; }
-  /// Number of streams that this cursor has opened.
+  /// Returns the number of streams that this cursor has opened.
   uint64_t streams() const { return streams_; }
-  /// The current stream is one that all ranks have opened together.
+  /// Returns whether all ranks have opened the current stream together.
   bool together() const { return together_; }
 
  private:
@@ -123,36 +123,36 @@ class LMDBIOCursor : public Cursor {
 
   const std::shared_ptr<LMDBIOSource> source_;
   const uint64_t large_value_;
-  // The walk; not with LMDBIO_MPI=1.
+  // State of the walk.  Not used with LMDBIO_MPI=1.
   MDB_txn* txn_;
   MDB_dbi dbi_;
   MDB_cursor* cursor_;
   MDB_val key_, value_;
   bool on_record_;
 
-  uint64_t count_;  // of records
+  uint64_t count_;  // number of records
   // All epochs form one sequence of places: with N records, place p is in epoch p / N.
   uint64_t place_;               // of the cursor
   uint64_t first_;               // place of the first record in the cursor's epoch
-  std::vector<uint64_t> order_;  // ordinals of the told epoch; empty until an order was told
-  uint64_t epoch_;               // the told epoch
+  std::vector<uint64_t> order_;  // order of epoch_; empty until tellOrder()
+  uint64_t epoch_;               // the epoch that tellOrder() last set
 
-  // What follows is for a cursor that counts.
+  // The following members are for a cursor that counts.
   bool counts_, asked_for_pointers_, gives_tokens_;
   lmdbio_reader* reader_;  // of source_, or of txn_
   bool has_last_;
-  uint64_t last_;          // place of the value that was asked for last
-  uint64_t step_;          // from the value before it to that one; 0: unknown
+  uint64_t last_;          // place of the last requested value
+  uint64_t step_;          // from the previous requested value to the last one; 0: unknown
   Walk walk_;              // of stream_
   lmdbio_stream* stream_;  // its next record has place last_ + step_
   const lmdbio_batch* batch_;
   size_t index_;       // of value last_ in batch_
   bool may_together_;  // this rank still has to open the stream of all ranks
-  bool together_;      // stream_ is that one
+  bool together_;      // stream_ is the stream of all ranks
   uint64_t streams_;
 };
 
-/// Only for reading: databases are written with the backend LMDB.
+/// Opens databases for reading.  Databases are written with the backend LMDB.
 class LMDBIO : public DB {
  public:
   LMDBIO() {}

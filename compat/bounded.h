@@ -1,4 +1,4 @@
-// mdb_env_open with an upper limit on the time that its file locks may take.
+// Limits the time that the file locks of mdb_env_open may take.
 #pragma once
 
 #include <lmdb.h>
@@ -10,7 +10,7 @@ namespace lmdbio::compat {
 /// Returned by open_bounded() after the time limit.  Not a code of LMDB.
 inline constexpr int kLocksHang = -1;
 
-/// Calls stock.env_open(env, ...) inside guarded().  The program's signal handlers run meanwhile.
+/// Calls stock.env_open(env, ...) inside guarded().  Meanwhile the program's signal handlers may run.
 int open_as_stock(const Stock& stock, MDB_env* env, const char* path, unsigned flags,
                   mdb_mode_t mode) noexcept;
 

@@ -121,8 +121,7 @@ bool has_no_reader_table(const Stock& stock, MDB_env* real) noexcept {
   return none;
 }
 
-/// Returns false if stock would die of SIGBUS, because the file system has no free block for pages of the
-/// lock file.
+/// Returns false if the file system has no free blocks for the lock file.  Stock would then die of SIGBUS.
 bool lock_file_has_room(const char* path, unsigned flags) {
   struct statvfs space;
   if (::statvfs(path, &space) != 0 || (space.f_flag & ST_RDONLY) != 0) return true;
@@ -137,7 +136,7 @@ bool lock_file_has_room(const char* path, unsigned flags) {
 }
 
 void tell_lockless(const char* path, const Stock& stock, int rc) noexcept {
-  // Images (squashfs and others) have no free blocks, but need not report that they are read-only.
+  // Images (squashfs and others) have no free blocks, but may not report that they are read-only.
   const char* const why =
       rc == ENOSPC ? "No space left on device, as on a full disk or a read-only image" : describe(stock, rc);
   log_line(lockless_level(),
@@ -190,7 +189,7 @@ MDB_env* reopen(EnvHandle& env, int& rc) {
     return nullptr;
   }
   close_on_exec(*env.stock, made);
-  env.lockless = lockless;  // published to other threads by env.real
+  env.lockless = lockless;  // the store to env.real publishes it
   return made;
 }
 
@@ -260,7 +259,7 @@ int open_companion(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t 
   MDB_env* const made = make_open(env, path, env.setup.open_flags | MDB_NOLOCK, second);
   if (made == nullptr) {
     if (rc != kLocksHang) return no_room ? second : rc;
-    int ignored = 0;  // the first one belongs to the hanging thread: the program gets another one to close
+    int ignored = 0;  // the hanging thread owns the first one: the program gets another one to close
     env.real.store(make_real(env, ignored), std::memory_order_relaxed);
     return second;
   }

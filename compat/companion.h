@@ -1,5 +1,5 @@
-// The companion: the real library's environment beside ours.  How it is opened, without locks if necessary,
-// and how a forked child gets its own.
+// The companion: the real library's environment beside ours.  Opens it, without locks if necessary, and opens
+// another one for a forked child.
 #pragma once
 
 #include <lmdb.h>
@@ -17,13 +17,13 @@ int open_companion(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t 
 /// nullptr if there is none; `error` is then an errno or MDB code.
 MDB_env* companion(EnvHandle& env, int& error) noexcept;
 
-/// Sets close-on-exec for the data file.  Stock lets executed programs inherit its descriptor; LMDBIO does
-/// not for read-only environments.
+/// Sets close-on-exec for the descriptor of the data file, which stock lets executed programs inherit.
+/// Called for read-only environments.
 void close_on_exec(const Stock& stock, MDB_env* real) noexcept;
 
-/// For a forked child: our environments forget the parent's companions.  Closes and ends nothing.  Reader
-/// slots belong to the parent, and closing a descriptor of the lock file would drop the locks of a companion
-/// opened meanwhile.  The caller holds the lock of lock_handles().
+/// For a forked child: our environments forget the parent's companions.  Does not end their transactions,
+/// because the reader slots belong to the parent.  Does not close them either: that would drop the lock-file
+/// locks of a companion opened meanwhile.  The caller holds the lock of lock_handles().
 void forget_companions() noexcept;
 
 /// may_read_without_slot() returns whether a transaction may go on without a reader slot after stock refused
@@ -32,7 +32,7 @@ bool may_read_without_slot(const EnvHandle& env, int rc) noexcept;
 void tell_without_slot(const EnvHandle& env, int rc) noexcept;
 
 /// Called when a transaction without locks ends.  Logs, once per environment, if a writer may have changed
-/// what it read.
+/// pages that the transaction read.
 void look_back(ReadTxn& t) noexcept;
 
 }  // namespace lmdbio::compat

@@ -11,8 +11,8 @@ using namespace lmdbio::compat;
 
 namespace {
 
-// Stock's cursor_open and Txn::record may run a user's comparator, which may throw through the program's own
-// runtime.  No cleanup and no catch may stand in its way, so memory is allocated without exceptions.
+// Stock's cursor_open and Txn::record may run a user's comparator, which may throw.  The functions here must
+// have no cleanup and no catch for such an exception, so they allocate memory without exceptions.
 
 /// Opens a cursor of the real library in a handle of ours.
 int open_forward(ForwardTxn& t, MDB_dbi dbi, MDB_cursor** cursor) {

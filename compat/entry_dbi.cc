@@ -19,8 +19,8 @@ using namespace lmdbio::compat;
 
 extern "C" {
 
-// The engine looks up named databases of its transactions: stock does not check the pages that it reads for
-// this.
+// The engine looks up named databases of its transactions, because stock does not check the pages that this
+// reads.
 LMDBIO_ABI int mdb_dbi_open(MDB_txn* txn, const char* name, unsigned int flags, MDB_dbi* dbi) {
   LMDBIO_TXN_CALL(dbi_open, ENOSYS, name, flags, dbi)
   return r->env != nullptr ? r->txn.open_dbi(name, flags, *dbi).raw() : EINVAL;

@@ -70,8 +70,8 @@ const char* start_engine(EnvHandle& env, unsigned open_flags) {
   env.flags = env.lockless ? flags & ~(~env.setup.open_flags & MDB_NOLOCK) : flags;
   env.max_key = stock.env_get_maxkeysize(real);
   (void)stock.env_get_maxreaders(real, &env.max_readers);
-  // Companions' transactions may outlive those of the program, unless other processes would see their reader
-  // slots: with MDB_NOTLS and a reader table.
+  // Keep the companions' transactions after the program's have ended.  Not with MDB_NOTLS and a reader table,
+  // because other processes would see their reader slots.
   env.keep_companions = (flags & MDB_NOTLS) == 0 || (flags & MDB_NOLOCK) != 0;
   env.serve();
   if (config().node != NodeMode::off) node::Table::remove_dead();
@@ -182,7 +182,7 @@ LMDBIO_ABI int mdb_env_set_mapsize(MDB_env* env, size_t size) {
   int rc = 0;
   MDB_env* const real = companion(*e, rc);
   if (real == nullptr) return rc;
-  // Our window goes first, so that stock has as much address space as it would have alone.
+  // Release our window first, so that stock has as much address space as without LMDBIO.
   (void)guarded([&] {
     e->engine->retire_window(e->idle());
     if (size != 0 && !Mapping::reserve(size, 1)) (void)window::Window::shrink_all();
@@ -323,7 +323,7 @@ LMDBIO_ABI int mdb_reader_check(MDB_env* env, int* dead) {
   return 0;
 }
 
-// A compacting copy follows the tree's pages without checks, so we check all of them before.
+// A compacting copy follows the tree's pages without checks, so all of them are checked before.
 
 namespace {
 

@@ -15,7 +15,7 @@ using namespace lmdbio::compat;
 
 namespace {
 
-/// What is wrong with the keys; 0: nothing.
+/// Returns the error code for keys that are not valid; 0 if all are.
 int judge(std::span<const MDB_val> keys) noexcept {
   for (const MDB_val& k : keys) {
     if (k.mv_size == 0) return MDB_BAD_VALSIZE;
@@ -24,7 +24,7 @@ int judge(std::span<const MDB_val> keys) noexcept {
   return 0;
 }
 
-/// `rc`, and what lmdbio_error() says of it.
+/// Returns `rc`, and sets the text of lmdbio_error().
 [[gnu::cold]] int failed(int rc) noexcept {
   (void)guarded([&] {
     set_error_text(std::string("lmdbio_prefetch: ") + mdb_strerror(rc));
@@ -50,7 +50,7 @@ LMDBIO_ABI int lmdbio_prefetch(MDB_txn* txn, MDB_dbi dbi, const MDB_val* keys, s
     });
     return rc == 0 ? 0 : failed(rc);
   }
-  // Not ours to read ahead in.
+  // The real library serves the transaction: only check the arguments.
   if (const ForwardTxn* const t = as<ForwardTxn>(txn); t != nullptr) {
     unsigned flags = 0;
     if (const int rc = t->env->stock->dbi_flags(t->real, dbi, &flags); rc != 0) return failed(rc);

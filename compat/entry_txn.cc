@@ -28,7 +28,7 @@ struct CompanionSource {
   }
 };
 
-/// Logs why the meta pages name no readable transaction, and returns the error.
+/// Logs why the meta pages show no readable transaction, and returns the error.
 Status bad_metas(ReadTxn& t) noexcept {
   tree::MetaCopies copies;
   if (const Status st = t.env->engine->read_metas(copies); !st.ok()) return st;
@@ -177,7 +177,7 @@ int begin_read(EnvHandle& e, MDB_txn** ret) {
   }
   ++t->txn.counters().begun;
   if (const Status st = start(*t); !st.ok()) [[unlikely]] {
-    // Where the companion could not be renewed, for example because the map has grown, it has ended.
+    // If the companion could not be renewed, for example because the map has grown, it has ended.
     end_companion(*t);
     t->by_metas = t->unprotected = false;
     e.give_back(t);

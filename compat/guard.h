@@ -1,4 +1,4 @@
-// The frame around slow entry points: no exception passes it, and errno is preserved.
+// Wraps slow entry points: no exception leaves them, and errno is preserved.
 #pragma once
 
 #include <lmdb.h>
@@ -18,9 +18,9 @@ inline Status as_status(int rc) noexcept {
   return rc == 0 ? Status() : rc > 0 ? Status::from_errno(rc) : Status::from_mdb(rc);
 }
 
-/// Runs `body`, which returns a Status, and returns its code.  Cancellation and signal handlers are deferred
-/// meanwhile; put code that takes long inside AsyncSignalsAllowed.  Do not use it around a user's comparator,
-/// which may throw or longjmp as through stock.  An exception becomes ENOMEM (bad_alloc), else MDB_PANIC.
+/// Runs `body`, which returns a Status, and returns its code.  Meanwhile cancellation and signal handlers are
+/// deferred; put slow code inside AsyncSignalsAllowed.  `body` must not call a user's comparator, which may
+/// throw or longjmp, as in stock.  An exception becomes ENOMEM (bad_alloc), else MDB_PANIC.
 template <class Body>
 int guarded(Body&& body) noexcept {
   const int saved = errno;

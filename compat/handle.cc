@@ -54,7 +54,7 @@ std::uint64_t ReadTxn::used() const noexcept {
 }
 
 std::size_t EnvHandle::spare_index() noexcept {
-  // The address of the thread's control block differs by thread and is read from a register.
+  // The address of the thread's control block differs by thread, and is read from a register.
   static_assert(kPlaces == 64);
   return (this_thread() >> 6) * 0x9E3779B97F4A7C15u >> 58;
 }
@@ -68,7 +68,7 @@ ReadTxn::ReadTxn(EnvHandle& e, tree::Env& engine)
 
 ReadTxn::~ReadTxn() {
   if (handle == nullptr) return;
-  handle->tag = 0;  // it is no handle of ours any more
+  handle->tag = 0;  // no longer a handle of ours
   handle->drop();
 }
 

@@ -45,9 +45,9 @@ struct EnvHandle;
 struct ReadTxn;
 
 /// A program's handle of a transaction that the engine serves.  A forked child may abandon any number of
-/// transactions (py-lmdb 1.7 and later end none that began in an inherited environment).  So old ones are
-/// parked: the ReadTxn of a parked handle serves another handle, and the next call with the parked one gives
-/// it a ReadTxn again.  See docs/concurrency.md.
+/// transactions: py-lmdb 1.7 and later never end those that began in an inherited environment.  So old
+/// handles are parked.  The ReadTxn of a parked handle serves another handle.  The next call with the parked
+/// handle gives it a ReadTxn again.  See docs/concurrency.md.
 struct TxnHandle {
   static constexpr std::uint64_t kTag = kReadTxnTag;
   /// Values of `owner`. kNever: the handle is never parked. kParked: it is parked.  Any other value is a
@@ -58,11 +58,11 @@ struct TxnHandle {
   std::uint64_t tag = kTag;  ///< kChildTxnTag: began in a forked child, and may be parked
   ReadTxn* txn;              ///< null: parked
   EnvHandle* env;
-  /// The thread that began the transaction.  Only this thread parks it, and only until another thread uses
-  /// it.
+  /// The thread that began the transaction.  Only this thread may park the handle, and only until another
+  /// thread uses the handle.
   std::atomic<std::uintptr_t> owner{kNever};
   std::atomic<unsigned> refs{1};  ///< one, plus one for each cursor that was opened in a forked child
-  bool by_metas = false;          ///< the transaction's, while it is parked
+  bool by_metas = false;          ///< ReadTxn::by_metas, while the handle is parked
   std::uint64_t began = 0;        ///< order of begins in a forked child
   // Used while the handle is parked, under the mutex of lock_handles():
   TxnHandle *next = nullptr, *prev = nullptr;
@@ -131,7 +131,7 @@ inline bool end_parked(MDB_txn* txn, bool reset) noexcept {
          end_parked(*reinterpret_cast<TxnHandle*>(txn), reset);
 }
 
-/// A transaction of the real library: in writable environments, and in others that the engine does not serve.
+/// A transaction of the real library, in environments that the engine does not serve, such as writable ones.
 struct ForwardCursor;
 struct ForwardTxn {
   static constexpr std::uint64_t kTag = kForwardTxnTag;
@@ -199,8 +199,8 @@ struct ForwardCursor {
   void count(std::uint64_t ForwardCounters::*which) noexcept;
 };
 
-/// The program's settings before the open of an environment, and the arguments of the open: to open another
-/// one like it.
+/// The program's settings before the open of an environment, and the arguments of the open.  Used to open
+/// another real environment in the same way.
 struct Setup {
   std::size_t map_bytes = 0;  ///< 0: not set
   unsigned readers = 0;       ///< 0: not set
@@ -211,7 +211,7 @@ struct Setup {
   std::string path;  ///< absolute
 };
 
-/// State of a forked child's companion. none: not requested yet; now: a thread opens it; done: opened or
+/// State of a forked child's companion.  none: not requested yet.  now: a thread opens it.  done: opened, or
 /// failed.
 enum class Reopening : int { none, now, done };
 
@@ -220,8 +220,7 @@ struct EnvHandle {
   static constexpr std::uint64_t kTag = kEnvTag;
   std::uint64_t tag = kTag;
   const Stock* stock = nullptr;
-  /// Null for an unmapped file.  Also null in a forked child with an engine, until companion() has opened one
-  /// for it.
+  /// Null for an unmapped file.  In a forked child with an engine, null until companion() has opened it.
   std::atomic<MDB_env*> real{nullptr};
   std::unique_ptr<tree::Env> engine;  ///< null: pass-through
   int fd = -1;                        ///< of the data file, from the real environment at the engine's start
@@ -270,8 +269,9 @@ struct EnvHandle {
   ReadTxn* with_slot_of_oldest(ReadTxn* t) noexcept;
   /// Implements compat::end_parked() for a handle of this environment.
   bool end_parked(TxnHandle& h, bool reset) noexcept;
-  /// Ends the companions of spare handles, and orphans handles that the program still holds.  Adds their
-  /// counters to `stats`.  Call it before mdb_env_close of the real environment.
+  /// Ends the companions of spare handles.  Detaches handles that the program still holds from this
+  /// environment.  Adds the counters of all to `stats`.  Call this function before mdb_env_close of the real
+  /// environment.
   void close_transactions() noexcept;
   /// Returns whether no transaction of ours runs, so that windows may be released.
   bool idle() noexcept;
@@ -284,8 +284,8 @@ struct EnvHandle {
   bool has_live() const noexcept;
 
  private:
-  // Spare transactions, found by thread.  Up to kPlaces threads share neither a transaction nor, mostly, a
-  // cache line.
+  // Spare transactions.  The thread determines where a search begins, so that up to kPlaces threads mostly
+  // share no cache line.
   struct alignas(64) Spare {
     std::atomic<ReadTxn*> txn{nullptr};
   };
@@ -313,7 +313,7 @@ struct EnvHandle {
   std::atomic<bool> any_more_{false};
   std::atomic<std::uint64_t> begun_{0};  ///< transactions, in a forked child
   /// A transaction that has ended.  Parked handles get it if memory is short, and when the environment is
-  /// closed.  Null: no handle was parked.
+  /// closed.  Null until a handle was parked.
   std::atomic<ReadTxn*> stand_in_{nullptr};
   // Guarded by the mutex of lock_handles():
   ReadTxn* all_ = nullptr;
@@ -334,8 +334,8 @@ void unlock_handles() noexcept;
 
 inline constexpr std::size_t kCursorHandleBytes = std::max(sizeof(ReadCursor), sizeof(ForwardCursor));
 
-/// Makes a cursor handle of kind T in `room` (kCursorHandleBytes).  Nothing here throws or needs a cleanup,
-/// so calls that may run a comparator must come before.
+/// Makes a cursor handle of kind T in `room` (kCursorHandleBytes).  Does not throw.  Calls that may run a
+/// comparator must come before this call.
 template <class T, class... Args>
 T* make_cursor(void* room, Args&&... args) noexcept {
   return ::new (room) T(std::forward<Args>(args)...);

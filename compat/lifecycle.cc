@@ -19,7 +19,7 @@ namespace lmdbio::compat {
 namespace {
 
 constinit std::atomic<bool> registered{false};
-constinit window::Prefetcher* prefetcher = nullptr;  ///< as it was at the fork; guarded by the other locks
+constinit window::Prefetcher* prefetcher = nullptr;  ///< as of the fork; guarded by the other locks
 
 // No other thread holds a lock of ours during the fork, so the child finds them free.  Lock order:
 // docs/concurrency.md.
@@ -53,7 +53,7 @@ void after_fork() {
 void after_fork_in_child() {
   node::CounterBoard::after_fork_in_child();
   node::CounterBoard::unlock();
-  // First, so that the child pins as little of the parent's memory as possible.
+  // Do this first, so that the child pins as little of the parent's memory as possible.
   if (prefetcher != nullptr) prefetcher->after_fork_in_child();
   node::Table::forget_all();
   forget_companions();
@@ -65,16 +65,16 @@ void after_fork_in_child() {
   unlock_others();
 }
 
-// Runs before the program has threads.  If another thread made the first use of the library during a fork,
-// the new fork handlers would not run, and the child might need locks held by that thread.  The affinity is
-// noted now, because a program may later bind its threads, also the one that starts ours.
+// Runs before the program has threads.  Otherwise another thread might register the fork handlers during a
+// fork, which would not run them, and the child might need locks that this thread holds.  Records the
+// affinity now, because a program may later bind its threads, including the one that starts ours.
 [[gnu::constructor]] void loaded(int, char**, char** environment) noexcept {
   first_use();
   remember_affinity();
   stats_loaded(environment);
 }
 
-// Most programs close no environment.
+// Leaves the tables here, because most programs close no environment.
 [[gnu::destructor]] void ends() noexcept {
   node::Table::leave_all();
   stats_ends();

@@ -102,7 +102,7 @@ bool has_inlined_calls(const LoadedObject& object, const char* prefix) noexcept 
   // the calls to the loader.  They are so small that any optimization of the whole module inlines them first.
   for (const char* const name : {"midl_alloc", "midl_free"})
     if (object.defines(prefix, name) && !object.calls(prefix, name)) return true;
-  // If they are hidden: a program that reads needs these functions.
+  // The two functions may be hidden.  But a program that reads must call the following ones.
   const auto lacks = [&](const char* name) noexcept { return !object.calls(prefix, name); };
   return lacks("env_open") || lacks("txn_begin") || (lacks("get") && lacks("cursor_open")) ||
          (lacks("txn_abort") && lacks("txn_commit") && lacks("txn_reset"));

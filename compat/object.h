@@ -1,5 +1,6 @@
 // Reads the dynamic section of a loaded object: which functions it defines, and which it calls through the
-// loader.  Only reads memory, so it may run at any time: it opens nothing and takes no lock of the loader.
+// loader.  May run at any time, because it only reads memory: it opens no file and takes no lock of the
+// loader.
 #pragma once
 
 #include <elf.h>
@@ -35,9 +36,9 @@ class LoadedObject {
   } relocations_[2];
 };
 
-/// Returns whether calls of the LMDB that `object` contains and exports were compiled into their callers, as
-/// link-time optimization with clang does.  Its functions start with `prefix`.  Such calls would use our
-/// handles as handles of that LMDB.
+/// Returns whether calls of the LMDB that `object` contains and exports were inlined into their callers, as
+/// link-time optimization with clang does.  The LMDB's functions start with `prefix`.  Inlined calls would
+/// use our handles as handles of that LMDB.
 bool has_inlined_calls(const LoadedObject& object, const char* prefix) noexcept;
 
 /// Finds a loaded object that exports an LMDB 0.9 whose calls do not reach LMDBIO, or get no handle of ours.

@@ -86,9 +86,9 @@ bool is_settled(const struct stat& at) noexcept {
   return ns(now) - std::max(ns(at.st_mtim), ns(at.st_ctim)) > least;
 }
 
-/// Files on local file systems whose metas were checked, in their present state.  One word per file, without
-/// a lock, because a forked child might find a lock held.  A writer that changes a mapped file changes its
-/// timestamps late.  An old entry does no harm then, because the writer does not damage the metas.
+/// Files on local file systems whose metas were checked, with their state at that time.  One word per file,
+/// without a lock, because a forked child might find a lock held.  A write through a mapping changes the
+/// timestamps late, so an entry may be old.  That does no harm, because the writer does not damage the metas.
 class Proven {
  public:
   bool has(const struct stat& at) const noexcept {
@@ -114,8 +114,8 @@ class Proven {
 };
 constinit Proven proven;
 
-/// Returns whether a process, possibly this one, has a POSIX lock on the file.  True also if that cannot be
-/// found out.
+/// Returns whether a process, possibly this one, has a POSIX lock on the file.  Also returns true if this is
+/// not known.
 bool may_be_locked(int fd) noexcept {
   struct flock any {};
   any.l_type = F_WRLCK;
@@ -152,7 +152,7 @@ void KeptFd::reset() noexcept {
 }
 
 void KeptFd::open(const char* file) noexcept {
-  check();  // a forked child's belongs to its parent
+  check();  // in a forked child, the descriptor may be the parent's
   struct stat at;
   if (fd_ || ::stat(file, &at) != 0 || !S_ISREG(at.st_mode)) return;
   keep(UniqueFd(::open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY)));
@@ -186,7 +186,7 @@ Status prove_openable(const char* file, KeptFd& kept, bool& local) noexcept {
   const Status st = tree::prove_metas(opened.value(), why);
   if (!st.ok()) {
     log_line(LogLevel::warn, "%s: meta pages: %s", file, why);
-  } else if (local) {  // for other files a server would be asked
+  } else if (local) {  // other file systems would ask a server
     if (settled) proven.add(at);
     if (!may_be_locked(kept.get())) kept.reset();
   }

@@ -1,4 +1,4 @@
-// Checks of a file before the real library uses it, and explanations why the library could not open one.
+// Checks a file before the real library uses it, and explains why the library could not open it.
 #pragma once
 
 #include <lmdb.h>

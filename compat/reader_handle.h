@@ -87,11 +87,11 @@ struct Opened {
 
 /// Opens `path` for a reader.  On failure, `why` names the path and the reason.  May throw bad_alloc.
 Status open_environment(const char* path, const lmdbio_reader_options& options, Opened& o, std::string& why);
-/// The part of the work that this process does for a reader.
+/// This process's part of the work for a reader.
 struct ReaderPart {
   double of_file = 1;           ///< the part of the file that this node reads, from 0 to 1
   bool deferred_index = false;  ///< see records::LocationsRequest::deferred
-  /// Reads through the page cache may bring more than was requested where that is faster: huge pages, and the
+  /// Reads through the page cache may read more than was requested if that is faster, with huge pages or the
   /// kernel's read-ahead.  False if other nodes read the neighbouring data.
   bool reads_around = true;
 };

@@ -25,8 +25,9 @@ Status invalid(std::string& why, const char* text) {
   return Status::from_errno(EINVAL);
 }
 
-/// Returns MDB_NOSUBDIR if `path` is a data file that LMDB must open by itself; otherwise 0.  The data file
-/// of a directory is replaced by this directory: with another lock file, a writer would not see the reader.
+/// Returns MDB_NOSUBDIR if `path` is a data file that LMDB must open by itself; otherwise 0.  Replaces the
+/// path of a directory's data.mdb with the path of the directory: with another lock file, a writer would not
+/// see the reader.
 unsigned kind_of(std::string& path, unsigned flags) {
   struct stat st {};
   if ((flags & MDB_NOSUBDIR) != 0 || ::stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return 0;

@@ -61,7 +61,7 @@ constinit Registry* registry = nullptr;
 constinit std::atomic<bool> complained{false};  ///< one line per process
 constinit pid_t registered_pid = 0;             ///< of the atexit handler; 0: not registered
 constinit bool asked_at_load = false;           ///< LMDBIO_STATS was set
-constinit bool forked = false;  ///< environments may be the parent's: only those used since are reported
+constinit bool forked = false;  ///< environments may be the parent's; reports only those used since the fork
 
 template <std::size_t n>
 void set_text(char (&to)[n], std::string_view from) noexcept {
@@ -193,7 +193,7 @@ void write_statistics() {
   std::string environments = registry->closed;
   for (EnvHandle* const env : registry->open) append(environments, report_of(*env));
   registry->closed.clear();
-  registry->open.clear();  // written: an environment that is closed after exit has begun is not written again
+  registry->open.clear();  // an environment that is closed during exit must not be written again
   const auto pid = static_cast<std::uint32_t>(::getpid());
   if (!environments.empty())
     write_line(stats::process_line(pid, {}, environments),
@@ -219,8 +219,7 @@ void tell_of_others() {
   tell_of(node::take_boards([&topic](const node::ShownBoard& b) { return !b.lives && b.topic == topic; }));
 }
 
-// Writes those of dead processes of any job: thousands may end without writing statistics, and their job may
-// never read them.
+// Writes the statistics of dead processes of any job, if there are many: their job may never read them.
 void tell_of_many() {
   if (node::dead_boards() <= kManyLeft) return;
   tell_of(node::take_boards([](const node::ShownBoard& b) { return !b.lives; }));
@@ -342,8 +341,7 @@ void stats_loaded(const char* const* environment) noexcept {
 
 void stats_ends() noexcept {
   char module[PATH_MAX];
-  // The configuration comes last: it is read from the environment, which few programs without LMDB expect
-  // here.
+  // Check the configuration last: it reads the environment, which programs without LMDB do not expect here.
   if (!asked_at_load || !find_unreached(module, sizeof module) || !wanted() || config().disable) return;
   try {
     stats_write(stats::process_line(static_cast<std::uint32_t>(::getpid()), {}, {}, module));

@@ -37,7 +37,8 @@ struct EnvStats {
   EnvStats() noexcept;
   std::string path;
   const char* reason = "not opened";  ///< why stock serves it; null if the engine does
-  /// `ended`: see lock_handles.  `closed_readers`: under the mutex of lock_stats(), as `readers`.
+  /// The mutex of lock_handles() guards `ended`.  The mutex of lock_stats() guards `closed_readers` and
+  /// `readers`.
   node::Cell<stats::EnvironmentCounters> counters;
   std::int64_t opened_ns = 0;                   ///< CLOCK_MONOTONIC
   rusage usage{};                               ///< of the process, at the open
@@ -54,7 +55,8 @@ struct EnvStats {
   }
   /// Notes path, time and usage at the open, and the file behind `fd` if that is not negative.
   void opened(const char* at, const char* why_not, int fd);
-  /// Called before a call that counts: a forked child's counters become visible with its first one.
+  /// Called before each call that counts.  In a forked child, the first call makes the counters visible to
+  /// other processes.
   static void show() noexcept {
     if (node::CounterBoard::show()) [[unlikely]]
       shown();

@@ -43,7 +43,8 @@ const void* object_of(const void* address) noexcept {
 }
 
 bool is_ours(const void* function) noexcept {
-  // The function is not exported: the address of an exported one may belong to another library.
+  // Compares with a function that is not exported, because the address of an exported one may belong to
+  // another library.
   return object_of(function) == object_of(reinterpret_cast<const void*>(&object_of));
 }
 
@@ -119,7 +120,8 @@ Caller callers_own(const void* return_address) noexcept {
   if (::dladdr1(return_address, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) == 0 ||
       map == nullptr)
     return {};
-  if (map->l_name == nullptr || map->l_name[0] == '\0') return {};  // a program binds its own at link time
+  // The calls of a program are bound at link time.
+  if (map->l_name == nullptr || map->l_name[0] == '\0') return {};
   void* const handle = ::dlopen(map->l_name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
   if (handle == nullptr) return {};
   const Stock* s = nullptr;
@@ -157,7 +159,8 @@ const Stock* by_search_order() noexcept {
 
 #else
 
-// We are liblmdb.so.0 ourselves, so the real one is opened by absolute path and must be another file.
+// This library is liblmdb.so.0 itself, so the real one is opened by its absolute path, and must be another
+// file.
 const Stock* by_search_order() noexcept {
   if (void* const create = ::dlsym(RTLD_NEXT, "mdb_env_create"); create != nullptr && !is_ours(create)) {
     if (const Stock* const s = add_library(RTLD_NEXT, create); s != nullptr) return s;

@@ -17,7 +17,7 @@ struct Stock {
   const char* path;
 };
 
-/// The origin of a call that carries no handle of ours.
+/// The caller of a function that got no handle of ours.
 struct Caller {
   const Stock* stock = nullptr;  ///< its real library; null: there is none (logged once)
   bool own_handles = false;      ///< it needs that library's own handles: see has_inlined_calls()

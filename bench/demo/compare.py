@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Runs the quickstart's programs with stock LMDB and with liblmdbio.so preloaded, turn by turn, where I/O is slow and
-where all is in memory; compares what they read; prints a table, and what came of it in words; writes JSON and a plot.
+"""Runs the quickstart's programs in turns with stock LMDB and with liblmdbio.so preloaded, on slow storage and in memory.
+Compares the bytes that they read.  Prints a table and a summary in words.  Writes JSON and a plot.
 
 Exit status: 0; 1 if anything failed or if the programs did not read the same bytes.
 """
@@ -23,8 +23,8 @@ PROCESSES = 8
 
 
 class Job:
-    """Processes that run at the same time.  `own_time`: they measure the reading themselves (an interpreter's start is
-    left out); else it is the time until the last has ended."""
+    """Processes that run at the same time.  `own_time`: they measure the time of reading themselves, without the start of
+    the interpreter.  Otherwise the time ends when the last process has ended."""
     def __init__(self, title, commands, own_time):
         self.title, self.commands, self.own_time = title, commands, own_time
 
@@ -49,7 +49,7 @@ def environment(args, backend):
 
 
 def run(args, job, backend):
-    """The seconds that it took, and what was read."""
+    """Runs a job.  Returns the seconds, and a summary of the records that were read."""
     begin = time.perf_counter()
     running = [subprocess.Popen(c, env=environment(args, backend), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
                for c in job.commands]
@@ -66,7 +66,7 @@ def run(args, job, backend):
 
 
 def measure(args, where, state, title, database, epochs, samples, backends, rounds):
-    """The rows of a place: each job with each backend, turn by turn."""
+    """Returns the rows of one storage: runs each job with each backend, in turns."""
     rows = []
     make = cold_files.make_cold if state == "cold" else cold_files.make_warm
     for job in jobs(args, os.path.join(where.dir, database), epochs, samples):
@@ -88,7 +88,7 @@ def measure(args, where, state, title, database, epochs, samples, backends, roun
 
 
 def ratio(seconds, backend):
-    """Speed-up: time of stock in the same round / this time; its interval, or below six rounds its range."""
+    """Returns the speed-up: time of stock / time of the backend in the same round, with its interval (below six rounds: its range)."""
     ratios = [s / t for s, t in zip(seconds["stock"], seconds[backend])]
     return interval(ratios) if len(ratios) >= 6 else spread(ratios)
 
@@ -98,7 +98,7 @@ def shown(r):
 
 
 def statistics_of(args, database):
-    """What LMDBIO tells of the data loader."""
+    """Returns LMDBIO's statistics of the data loader."""
     command = [os.path.join(args.build, "bin", "lmdbio"), "run", "--stats", "--library", args.library, "--", PYTHON,
                os.path.join(HERE, "loader.py"), database, "--workers", str(PROCESSES)]
     done = subprocess.run(command, env=environment(args, "stock"), capture_output=True, text=True)
@@ -119,7 +119,7 @@ def print_table(rows):
 
 
 def in_words(rows, title):
-    """Three sentences."""
+    """Yields three sentences that summarise the results."""
     slow, memory = ([r for r in rows if r["state"] == state] for state in ("cold", "warm"))
     least, most = (pick(slow, key=lambda r: r["ours"]["median"]) for pick in (min, max))
     yield (f"{title}: with LMDBIO the programs were {least['ours']['median']:.1f} to {most['ours']['median']:.1f} times as fast as "
@@ -164,7 +164,7 @@ def draw(rows, file, machine, date):
 
 @contextlib.contextmanager
 def slow_place(args):
-    """A file system that takes 1 ms for each request; where FUSE is refused, the local disk.  Its title and itself."""
+    """Yields a title and a file system that takes 1 ms for each request; without FUSE, the local disk."""
     try:
         with cold_files.setup("slow-1ms", args) as where:
             yield "simulated storage, 1 ms per request, cold", where

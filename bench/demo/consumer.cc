@@ -1,6 +1,6 @@
-// An ordinary program that reads training records from an LMDB, the way Caffe's data layer does: read-only,
-// one transaction for the whole run, a cursor that goes from the first record to the last and round again. It
-// is linked with -llmdb and knows nothing of LMDBIO.
+// An ordinary program that reads training records from an LMDB as Caffe's data layer does.  It opens the
+// environment read-only, and uses one transaction for the whole run.  A cursor goes from the first record to
+// the last, and starts again.  The program is linked with -llmdb and does not know LMDBIO.
 //
 //   demo_consumer DATABASE [EPOCHS [RANK RANKS]]      prints one line of JSON
 //
@@ -35,7 +35,7 @@ struct Picture {
   std::uint64_t label = 0;
 };
 
-/// Reads a protobuf varint at `at` and moves past it.  False at the end of the message.
+/// Reads a protobuf varint at `at`, and moves `at` after it.  Returns false at the end of the message.
 bool varint(const unsigned char*& at, const unsigned char* end, std::uint64_t& value) {
   value = 0;
   for (unsigned shift = 0; at < end && shift < 64; shift += 7) {
@@ -67,7 +67,7 @@ Picture parse(const MDB_val& record) {
   return picture;
 }
 
-/// Touches every byte, as copying into a batch would.
+/// Reads every byte, as a copy into a batch would.
 std::uint64_t sum(const unsigned char* p, std::size_t size) {
   std::uint64_t total = size;
   for (; size >= 8; p += 8, size -= 8) {

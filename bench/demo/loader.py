@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""An ordinary data loader over python3-lmdb: worker processes fetch shuffled batches of records, all records of the
-database once an epoch, as a PyTorch DataLoader does it with multiprocessing.  It knows nothing of LMDBIO.  Prints one
-line of JSON; the time includes the start of the workers.
+"""An ordinary data loader over python3-lmdb, which does not know LMDBIO.  Worker processes fetch shuffled batches of
+records, each record once an epoch, as a PyTorch DataLoader does with multiprocessing.  Prints one line of JSON.  The time
+includes the start of the workers.
 """
 import argparse
 import json
@@ -16,12 +16,12 @@ BATCH = 16
 
 
 class Worker:
-    """What a worker keeps between two batches."""
+    """The state of a worker between two batches."""
     def __init__(self, database):
         self.txn = lmdb.open(database, readonly=True, lock=False, readahead=False, meminit=False).begin(buffers=True)
 
     def fetch(self, keys):
-        """The sizes and checksums of a batch's records, as sums: they do not depend on the order."""
+        """Returns the sums of the sizes and checksums of a batch's records, which do not depend on the order."""
         values = [self.txn.get(key) for key in keys]
         return len(values), sum(map(len, values)), sum(map(zlib.crc32, values))
 

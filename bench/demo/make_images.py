@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """Writes the quickstart's database: pieces of real pictures as Caffe Datum records, through stock LMDB.
 
-Pictures are decoded, and square pieces are cut from them at random places (a fixed seed: the same databases every
-time), each piece a record: channels, height, width, data (planes in the order blue, green, red, as Caffe has them)
-and label in the wire format of Caffe's Datum message; keys "%08d_<picture>".
+Decodes pictures, and cuts square pieces from them at random places (with a fixed seed, so that the databases are always
+the same).  Each piece becomes a record: channels, height, width, data (planes in Caffe's order blue, green, red) and
+label, in the wire format of Caffe's Datum message.  Keys are "%08d_<picture>".
 """
 import argparse
 import glob
@@ -27,7 +27,7 @@ def varint(value):
 
 
 def datum(planes, label):
-    """The serialised Datum of an array (channels, height, width) of bytes."""
+    """Returns the serialised Datum of an array (channels, height, width) of bytes."""
     channels, height, width = planes.shape
     data = planes.tobytes()
     head = b"\x08" + varint(channels) + b"\x10" + varint(height) + b"\x18" + varint(width)
@@ -35,7 +35,7 @@ def datum(planes, label):
 
 
 def decode(folder, smallest):
-    """Name and pixels (height, width, 3) of every picture below `folder` that is at least `smallest` wide and high."""
+    """Yields the name and pixels (height, width, 3) of each picture below `folder` whose width and height are at least `smallest`."""
     from PIL import Image
 
     Image.MAX_IMAGE_PIXELS = None
@@ -60,7 +60,7 @@ def decode(folder, smallest):
 
 
 def synthetic(count):
-    """Pictures for --smoke, which has no network: gradients with noise."""
+    """Returns pictures for --smoke, which has no network: gradients with noise."""
     noise = np.random.default_rng(1)
     y, x = np.mgrid[0:400, 0:600]
     for i in range(count):
@@ -74,7 +74,7 @@ def progress(text):
 
 
 def write(path, pictures, side, wanted_bytes):
-    """A database of at least `wanted_bytes` of records, pieces of side x side."""
+    """Writes a database of at least `wanted_bytes` of records, pieces of side x side."""
     choose = random.Random(side)
     record_bytes = 3 * side * side
     records = -(-wanted_bytes // record_bytes)

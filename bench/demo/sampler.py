@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""An ordinary Python program that reads records with python3-lmdb in random order, a transaction for each, as PyTorch
-data sets do.  It knows nothing of LMDBIO.  Prints one line of JSON.
+"""An ordinary Python program that does not know LMDBIO.  It reads records with python3-lmdb in random order, with one
+transaction for each record, as PyTorch data sets do.  Prints one line of JSON.
 """
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""What the runs of bench/factors say about its factors."""
+"""Analyses the runs of bench/factors: how much each factor matters."""
 import itertools
 import math
 
@@ -8,7 +8,7 @@ from . import levels
 from .fit import Fit, noise_variance
 
 RESPONSES = {"stock": "time, stock", "ours": "time, ours", "speed_to_stock": "speed-up"}
-LEAST_LEFT = 3  # configurations more than columns
+LEAST_LEFT = 3  # number of configurations minus number of columns, at least
 
 
 def is_enough(matrix, configurations):
@@ -20,9 +20,9 @@ def as_factor(interval):
 
 
 def analyse(matrix, pairs, seed):
-    """`pairs`: of each configuration (in a list), the configuration and its repeats: the logarithms of the times of both libraries,
-    as (stock, ours).  Gives rows (effects of levels), shares (what factors explain), what they do not explain, the interactions of two
-    factors, means, and the speed-up of each configuration, from the smallest on."""
+    """Analyses `pairs`, a list with each configuration and its repeats; a repeat is (stock, ours), the logarithms of both times.
+    Returns the effects of levels (rows), the shares of the variation that factors explain and do not explain, the interactions of
+    two factors, means, and the speed-ups of all configurations in ascending order."""
     x = matrix.rows([configuration for configuration, _ in pairs])
     groups = {"stock": [[s for s, _ in repeats] for _, repeats in pairs], "ours": [[o for _, o in repeats] for _, repeats in pairs],
               "speed_to_stock": [[s - o for s, o in repeats] for _, repeats in pairs]}
@@ -44,7 +44,7 @@ def analyse(matrix, pairs, seed):
 
 
 def effects(matrix, fits, factor, level, pairs):
-    """Of a level: its time as a factor of the mean of the factor's levels, and its mean speed-up."""
+    """Returns the time at a level relative to the mean of the factor's levels, and the mean speed-up at the level."""
     effect, mean = matrix.code(factor, level), matrix.mean(factor, level)
     return {"factor": factor.name, "title": factor.title, "level": level, "label": levels.shown(factor.name, level),
             "configurations": sum(configuration.get(factor.name) == level for configuration, _ in pairs),
@@ -53,7 +53,7 @@ def effects(matrix, fits, factor, level, pairs):
 
 
 def unexplained(fit, groups):
-    """Parts of the variation.  Without repeats the noise is not known."""
+    """Returns the parts of the variation that the factors do not explain.  Without repeats, the noise is not known."""
     rest, variance = fit.unexplained / fit.total, noise_variance(groups)
     noise = None if variance is None else fit.noise(variance, [len(g) for g in groups])
     return {"main_effects": 1 - rest, "interactions_and_noise": rest, "noise": noise,
@@ -62,7 +62,7 @@ def unexplained(fit, groups):
 
 
 def interaction(matrix, fits, one, other):
-    """What the interaction of two factors explains beside all main effects, and what chance would."""
+    """Returns the share that the interaction of two factors explains beside all main effects, and the share by chance."""
     a, b = matrix.slices[one.name], matrix.slices[other.name]
     found = {"factors": [one.name, other.name], "titles": [one.title, other.title]}
     for r, fit in fits.items():

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Plan, fit, journal and options of bench/factors."""
+"""Tests the plan, the fit, the journal and the options of bench/factors."""
 import collections
 import functools
 import itertools
@@ -33,7 +33,7 @@ def quick_plan(seed):
 
 
 def refused(what, *arguments):
-    """The message with which it dies."""
+    """Returns the message with which the call ends the program."""
     try:
         what(*arguments)
     except SystemExit as e:
@@ -108,12 +108,12 @@ class MainEffects(unittest.TestCase):
         truth = self.random.normal(size=self.matrix.columns)
         fit = Fit(self.x, self.x @ truth)
         np.testing.assert_allclose(fit.beta, truth, atol=1e-9)
-        for f in self.matrix.factors:  # the effects of all levels add up to nothing
+        for f in self.matrix.factors:  # the effects of all levels of a factor add up to zero
             effects = [fit.interval(self.matrix.code(f, level))["median"] for level in f.levels]
             self.assertAlmostEqual(sum(effects), 0)
 
     def test_means_of_levels(self):
-        """Of local storage, and of a read-ahead, which slow file systems alone have: 2 and 3 more than the others."""
+        """Local storage adds 2 to the response.  A read-ahead, a factor of slow file systems only, adds 3."""
         def value(c):
             return 1 + 2 * (c["storage"] == "local") + 5 * c["storage"].startswith("slow") + 3 * (c.get("read-ahead") == "0K")
 
@@ -125,7 +125,7 @@ class MainEffects(unittest.TestCase):
         self.assertAlmostEqual(fit.interval(self.matrix.code(read_ahead, "0K"))["median"], 2)
 
     def test_shares(self):
-        """A factor explains all, none explains anything, noise alone."""
+        """Three cases: one factor explains everything, no factor explains anything, there is only noise."""
         order = np.array([FACTORS[7].levels.index(c["order"]) for c in self.configurations], dtype=float)
         fit = Fit(self.x, order + self.random.normal(size=len(order)) * 1e-3)
         self.assertGreater(fit.share(self.matrix.slices["order"])["share"], 0.98)
@@ -139,7 +139,7 @@ class MainEffects(unittest.TestCase):
         self.assertAlmostEqual(np.mean(chance), np.mean(expected), delta=0.02)
 
     def test_noise(self):
-        """All that is left over is noise if there is nothing else, half of it with as much interaction."""
+        """The unexplained part is all noise without an interaction, and half noise with an interaction of the same size."""
         n = len(self.configurations)
         repeats = np.full(n, 2)
         parts = {0.0: [], 1.0: []}
@@ -153,7 +153,7 @@ class MainEffects(unittest.TestCase):
         self.assertAlmostEqual(np.mean(parts[1.0]), 0.5, delta=0.07)
 
     def test_intervals_hold_the_truth(self):
-        """In 95 of 100 cases, or a little more; also if the errors of some configurations are larger."""
+        """Intervals contain the true value in at least 95 of 100 cases, also if some configurations have larger errors."""
         contrast = self.matrix.code(self.storage(), "slow-5ms")
         scale = np.array([2.0 if c["storage"].startswith("slow") and c["nordahead"] == "yes" else 0.4 for c in self.configurations])
         held = 0
@@ -165,7 +165,7 @@ class MainEffects(unittest.TestCase):
 
 class Analysis(unittest.TestCase):
     def test_what_runs_say(self):
-        """Stock needs twice the time with 5 ms, and three times with MDB_NORDAHEAD; ours always the same."""
+        """Stock takes twice the time with 5 ms, and three times with MDB_NORDAHEAD.  Ours always takes the same time."""
         configurations, _ = quick_plan(1)
         random = np.random.default_rng(5)
         pairs = []
@@ -187,7 +187,7 @@ class Analysis(unittest.TestCase):
         self.assertAlmostEqual(found["unexplained"]["stock"]["noise_factor"], np.exp(0.02), delta=0.005)
 
     def test_interactions(self):
-        """MDB_NORDAHEAD costs four times with 5 ms, and nothing elsewhere, where ours is half as fast."""
+        """MDB_NORDAHEAD takes four times as long with 5 ms, and makes no difference elsewhere, where ours is half as fast."""
         configurations, _ = quick_plan(1)
         random = np.random.default_rng(5)
         slow = [c["storage"] == "slow-5ms" for c in configurations]
@@ -289,4 +289,4 @@ class Options(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(warnings="ignore")  # a journal that is refused is closed when the program ends
+    unittest.main(warnings="ignore")  # a refused journal stays open until the program ends

@@ -1,4 +1,4 @@
-"""The factors of bench/factors: their usual levels, what is allowed, and how levels are shown."""
+"""The factors of bench/factors: their usual and allowed levels, and how levels are shown."""
 import math
 import re
 
@@ -54,7 +54,7 @@ def is_allowed(name, level):
 
 
 def chosen(name, text):
-    """The factor with the levels of an option."""
+    """Returns the factor with the levels of an option."""
     usual = next(f for f in FACTORS if f.name == name)
     levels = tuple(text.split(","))
     if unknown := [level for level in levels if not is_allowed(name, level)]:
@@ -79,25 +79,25 @@ def shown(name, level):
 
 
 def described(configuration):
-    """In words."""
+    """Describes a configuration in words."""
     before = {"read-ahead": "read-ahead ", "request": "requests up to ", "nordahead": "MDB_NORDAHEAD: ", "values": "values of ",
               "procs": "processes: ", "batch": "" if configuration["batch"] == "none" else "computation after each "}
     return ", ".join(before.get(name, "") + shown(name, level) for name, level in configuration.items())
 
 
 def base(factors):
-    """The base configuration."""
+    """Returns the base configuration."""
     storage = factors[0].base
     return {f.name: f.base for f in factors if f.applies(storage)}
 
 
 def slow_setup(configuration):
-    """The name that cold_files has for it."""
+    """Returns the configuration's set-up, as cold_files names it."""
     found = SLOW.fullmatch(configuration["storage"])
     cap = f"-cap{found[2]}" if found[2] else ""
     return f"slow-{found[1]}ms-{configuration['read-ahead']}-max{configuration['request']}{cap}"
 
 
 def combinations(factors):
-    """How many there are."""
+    """Returns the number of all combinations of levels."""
     return sum(math.prod(len(f.levels) for f in factors[1:] if f.applies(storage)) for storage in factors[0].levels)

@@ -1,6 +1,6 @@
-"""Which combinations of levels bench/factors measures, and the matrix of their main effects.
+"""Plans which combinations of levels bench/factors measures, and makes the matrix of their main effects.
 
-A configuration is a dict of factors and levels.  A factor that only slow file systems have is absent from the other ones.
+A configuration is a dict of factors and levels.  Configurations with other storage lack the factors of slow file systems.
 """
 import collections
 import dataclasses
@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-SWAPS = 12000  # that are tried, for a balanced plan
+SWAPS = 12000  # number of swaps that are tried, for a balanced plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +29,8 @@ def applicable(factors, storage):
 
 
 class Matrix:
-    """The main effects in sum-to-zero coding: a column of ones, then those of each factor that varies.  A factor that only slow file
-    systems have is 0 for the others: its effects are those among slow file systems, and its mean is a part of their storage effect."""
+    """The main effects in sum-to-zero coding: a column of ones, then the columns of each factor that varies.  A factor of slow file
+    systems is 0 for other storage.  So its effects are those among slow file systems, and its mean is a part of their storage effect."""
 
     def __init__(self, factors):
         """The first factor is the storage."""
@@ -43,7 +43,7 @@ class Matrix:
         self.columns = at
 
     def code(self, factor, level):
-        """The row of a level, with zeros in all other columns."""
+        """Returns the row of a level, with zeros in all other columns."""
         row, part = np.zeros(self.columns), self.slices[factor.name]
         i = factor.levels.index(level)
         row[part] = -1 if i == len(factor.levels) - 1 else np.eye(len(factor.levels) - 1)[i]
@@ -64,7 +64,7 @@ class Matrix:
         return np.linalg.matrix_rank(x) == self.columns
 
     def mean(self, factor, level):
-        """The contrast that gives the mean response at a level."""
+        """Returns the contrast for the mean response at a level."""
         row = self.code(factor, level)
         row[0] = 1
         storage = self.factors[0]
@@ -74,11 +74,11 @@ class Matrix:
         return row
 
     def orthogonal(self, per_storage):
-        """The information matrix's log determinant if all pairs of levels were equally frequent."""
+        """Returns the log determinant of the information matrix for a plan in which all pairs of levels are equally frequent."""
         total = math.log(per_storage * len(self.storages))
         for f in self.factors:
             k, n = len(f.levels), per_storage * sum(f.applies(s) for s in self.storages)
-            # A level of k: n / k times (I + J), of k - 1 rows, whose determinant is k.
+            # A factor with k levels has n / k times the matrix (I + J) of k - 1 rows, whose determinant is k.
             total += (k - 1) * math.log(n / k) + math.log(k)
         return total
 
@@ -89,24 +89,24 @@ def log_determinant(x):
 
 
 def spread_levels(factors, per_storage, random):
-    """Configurations in which the levels of each factor are equally frequent, as nearly as possible, combined at random."""
+    """Returns configurations with random combinations of levels.  The levels of a factor are as equally frequent as possible."""
     configurations = [{factors[0].name: s} for s in factors[0].levels for _ in range(per_storage)]
     for f in factors[1:]:
         where = [c for c in configurations if f.applies(c["storage"])]
         levels = [f.levels[i % len(f.levels)] for i in range(len(where))]
-        shift = random.integers(len(f.levels))  # who gets the one that is left over
+        shift = random.integers(len(f.levels))  # which level gets the remainder
         for c, at in zip(where, random.permutation(len(where))):
             c[f.name] = f.levels[(f.levels.index(levels[at]) + shift) % len(f.levels)]
     return configurations
 
 
 class Balance:
-    """How often each pair and each triple of levels comes together in a plan."""
+    """Counts each pair and each triple of levels in a plan."""
 
     def __init__(self, factors, configurations):
         self.factors = factors
         number = [{level: i for i, level in enumerate(f.levels)} for f in factors]
-        self.rows = [[n.get(c.get(f.name)) for n, f in zip(number, factors)] for c in configurations]  # None: not a factor there
+        self.rows = [[n.get(c.get(f.name)) for n, f in zip(number, factors)] for c in configurations]  # None: lacks the factor
         every = range(len(factors))
         groups = [g for size in (2, 3) for g in itertools.combinations(every, size)]
         self.groups = [[g for g in groups if k in g] for k in every]  # with factor k
@@ -114,12 +114,12 @@ class Balance:
 
     @staticmethod
     def cell(row, group, k=None, level=None):
-        """The levels of a group of factors; with another one of factor k, if it is given.  None: one is not a factor there."""
+        """Returns the row's levels of a group of factors, with `level` for factor k if given; None if the row lacks one of the factors."""
         cell = tuple(level if j == k else row[j] for j in group)
         return None if None in cell else cell
 
     def swap(self, k, a, b):
-        """Swaps the levels of factor k of two rows unless that makes the sum of the squares of all counts larger, which is smallest if
+        """Swaps the levels of factor k of two rows, unless the sum of the squares of all counts would increase.  This sum is smallest if
         all pairs and triples are equally frequent."""
         a, b = self.rows[a], self.rows[b]
         if a[k] == b[k]:
@@ -145,12 +145,12 @@ class Balance:
 
 
 def plan(factors, per_storage, seed):
-    """`per_storage` configurations for each storage, in an order that `seed` chooses, and the plan's efficiency (1: all main effects
-    are orthogonal; 0: they cannot be estimated).
+    """Returns `per_storage` configurations for each storage, in an order that `seed` chooses, and the efficiency of the plan (1: all
+    main effects are orthogonal; 0: they cannot be estimated).
 
-    The levels of a factor are equally frequent, as nearly as possible, and combined at random at first.  Then configurations swap
-    levels as long as that makes pairs and triples of levels more equally frequent: pairs, so that main effects are orthogonal to each
-    other; triples, so that they are orthogonal to the interactions of two factors, which are in the data and not in the model."""
+    The levels of a factor are as equally frequent as possible.  At first they are combined at random.  Then configurations swap levels
+    to make pairs and triples of levels more equally frequent.  With equally frequent pairs, main effects are orthogonal to each other.
+    With equally frequent triples, they are orthogonal to interactions of two factors, which are in the data but not in the model."""
     matrix, random = Matrix(factors), np.random.default_rng(seed)
     balance = Balance(factors, spread_levels(factors, per_storage, random))
     places = {k: [i for i, row in enumerate(balance.rows) if row[k] is not None] for k, f in enumerate(factors)
@@ -166,7 +166,7 @@ def plan(factors, per_storage, seed):
 
 
 def again(configurations, count, seed):
-    """Which ones (indices) are run again to see the noise: from each storage in turn."""
+    """Returns the indices of the configurations that are run again to measure the noise, from each storage in turn."""
     random = np.random.default_rng(seed + 1)
     groups = {}
     for i in random.permutation(len(configurations)):

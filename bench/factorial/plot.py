@@ -1,4 +1,4 @@
-"""The plot of bench/factors: what each factor explains, and the effects of its levels."""
+"""Draws the plot of bench/factors: the share that each factor explains, and the effects of its levels."""
 import matplotlib.pyplot as plt
 
 COLORS = {"stock": "C0", "ours": "C1", "speed_to_stock": "C2"}
@@ -6,7 +6,7 @@ TITLES = {"stock": "time, stock LMDB", "ours": "time, LMDBIO", "speed_to_stock":
 
 
 def plain(axis):
-    """Numbers of a logarithmic axis as 0.5, 1, 2."""
+    """Shows the numbers of a logarithmic axis as 0.5, 1, 2."""
     axis.set_xscale("log")
     low, high = axis.get_xlim()
     ticks = [t for e in range(-3, 5) for t in (10.0**e, 2 * 10.0**e, 5 * 10.0**e) if low <= t <= high]
@@ -48,7 +48,7 @@ def draw_shares(axis, report):
 
 
 def draw_levels(times, speeds, rows, mean):
-    """Effects on the time, and speed-ups, with a line for each level."""
+    """Draws the effects on the time, and the speed-ups, with a line for each level."""
     y, places, names = 0.0, [], []
     for i, row in enumerate(rows):
         if i == 0 or row["factor"] != rows[i - 1]["factor"]:

@@ -4,7 +4,7 @@ from measure import text
 from .analysis import RESPONSES
 from .levels import described
 
-MOST = 5  # interactions and configurations that are named
+MOST = 5  # upper limit on printed interactions and configurations
 
 
 def table(names, rows):
@@ -54,7 +54,7 @@ the level.  All other factors are averaged over.  Brackets: 95 % intervals (wild
 
 
 def print_interactions(found):
-    """Those that explain more than twice what chance would."""
+    """Prints interactions whose share is more than twice the share by chance."""
     some = [i for i in found["interactions"] if any(i[r]["share"] > 2 * i[r]["by_chance"] for r in RESPONSES)][:MOST]
     if some:
         print("""

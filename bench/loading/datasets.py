@@ -9,13 +9,13 @@ import torch
 import torch.utils.data
 
 BATCH = 64
-# Of the shuffle buffer for tar shards, in samples: it is full with the first number, begins to return samples with the second, and
-# grows meanwhile.  These are WebDataset's numbers.
+# The shuffle buffer for tar shards has room for BUFFER samples.  It begins to return samples when it has
+# BUFFER_BEGINS, and then grows.  These are WebDataset's numbers.
 BUFFER, BUFFER_BEGINS = 1000, 100
 
 
 class Lmdb(torch.utils.data.Dataset):
-    """By py-lmdb, as torchvision's LSUN does it.  Each worker opens the environment when it first needs it."""
+    """Reads with py-lmdb, as torchvision's LSUN does.  Each worker opens the environment at the first use."""
 
     def __init__(self, path, readahead):
         self.path, self.readahead, self.env = path, readahead, None
@@ -36,7 +36,7 @@ class Lmdb(torch.utils.data.Dataset):
 
 
 class Files(torch.utils.data.Dataset):
-    """A file for each record, which are listed at the beginning, as torchvision's ImageFolder does it."""
+    """Reads one file per record.  Lists the files at the beginning, as torchvision's ImageFolder does."""
 
     def __init__(self, path):
         self.paths = sorted(os.path.join(parent, name) for parent, _, names in os.walk(path) for name in names)
@@ -50,8 +50,8 @@ class Files(torch.utils.data.Dataset):
 
 
 class TarShards(torch.utils.data.IterableDataset):
-    """Tar files, read from their beginning to their end, as WebDataset does it: shards are shuffled and dealt to the workers, and
-    samples are shuffled in a buffer."""
+    """Reads tar files from begin to end, as WebDataset does.  Shards are shuffled and divided between the workers, and samples are
+    shuffled in a buffer."""
 
     def __init__(self, path):
         self.shards = sorted(os.path.join(path, name) for name in os.listdir(path))
@@ -59,7 +59,7 @@ class TarShards(torch.utils.data.IterableDataset):
     def __iter__(self):
         worker = torch.utils.data.get_worker_info()
         part, parts = (worker.id, worker.num_workers) if worker else (0, 1)
-        # The same in all workers, and another one in each epoch.
+        # The seed is the same in all workers, and differs in each epoch.
         seed = worker.seed - worker.id if worker else int(torch.randint(1 << 62, ()))
         shards = list(self.shards)
         random.Random(seed).shuffle(shards)
@@ -93,8 +93,8 @@ class TarShards(torch.utils.data.IterableDataset):
 
 
 def maker(name):
-    """A function that opens the loader's data in a directory, and returns its DataLoader; each worker calls `starts` with its number
-    when it starts.  All modules it needs are imported when this returns."""
+    """Returns a function that opens the loader's data in a directory, and returns its DataLoader.  Each worker calls `starts` with its
+    number when it starts.  All needed modules are imported when maker() returns."""
     if name.startswith("lmdbio-"):
         import lmdbio.torch
 

@@ -1,4 +1,4 @@
-"""The plot of bench/loaders: samples per second of each loader by the number of workers, a panel for each kind of storage."""
+"""Draws the plot of bench/loaders: samples per second of each loader by the number of workers, with a panel for each storage."""
 import matplotlib.pyplot as plt
 
 WIDTH = 0.85  # of a group of bars

@@ -1,5 +1,5 @@
-// The loop of reader_loops.py in C++: batches of 64 in a shuffled order, of which a program looks at nothing
-// but each value's first byte. Prints the seconds of each epoch.
+// The loop of reader_loops.py in C++: batches of 64 records in a shuffled order.  Reads only the first byte
+// of each value.  Prints the seconds of each epoch.
 //
 //   reader_loop DATABASE EPOCHS [mapped]
 #include <lmdbio/reader.h>

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""What Python costs: the same loop over a reader's batches of 64, shuffled, in C++ (reader_loop.cc) and in Python, which looks at the
-first byte of each value.  The file is in the page cache; the epochs after the first one count.  Records of 110 and of 3 KiB.  Runs
-turn by turn; prints a table, and JSON with --json.
+"""Measures the cost of Python: the same loop over a reader's shuffled batches of 64 records in C++ (reader_loop.cc) and in Python.
+The loop reads the first byte of each value.  The file is in the page cache, and the epochs after the first one are measured.
+Records have 110 and 3 KiB.  Runs the loops in turns.  Prints a table, and JSON with --json.
 
     bench/loading/reader_loops.py --build build/dev
 """
@@ -30,7 +30,7 @@ for epoch in range(int(sys.argv[2])):
     print(f"{time.perf_counter() - begun:.6f}")
 print(sum, file=sys.stderr)
 """
-# Name: the program, its arguments, and what its records/s are compared with.
+# Name: the program, its arguments, and the loop with which its records/s are compared.
 LOOPS = {"C++": ("c", [], None), "Python": ("python", [], "C++"), "Python, without del": ("python", ["keep"], "C++"),
          "C++, mapped": ("c", ["mapped"], None), "Python, mapped": ("python", ["mapped"], "C++, mapped")}
 

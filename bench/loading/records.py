@@ -1,4 +1,4 @@
-"""The records that bench/loaders reads: the same ones in an LMDB database, in a file each, and in tar shards as WebDataset has them."""
+"""Writes the records that bench/loaders reads: the same ones to an LMDB database, to one file each, and to WebDataset's tar shards."""
 import io
 import json
 import os
@@ -9,17 +9,17 @@ import zlib
 
 from measure import MIB, fail, progress
 
-# What each loader reads: a directory.
+# The directory that each loader reads.
 DATA = {"lmdb": "lmdb", "lmdb-readahead": "lmdb", "lmdb-preload": "lmdb", "lmdb-readahead-preload": "lmdb", "lmdbio-map": "lmdb",
         "lmdbio-iter": "lmdb", "files": "files", "tar": "tar"}
 FILES = 1000  # in a directory
-SHARD_BYTES, SHARDS = 64 * MIB, 16  # a shard is smaller if there would be fewer of them: each worker needs some
+SHARD_BYTES, SHARDS = 64 * MIB, 16  # shards are smaller if there would be fewer than SHARDS: each worker needs some
 COMMIT_BYTES = 64 * MIB  # of a transaction that writes
 
 
 class Sums:
-    """The number of samples, their bytes, and a checksum that does not depend on their order: the sum of the CRCs of their first
-    bytes.  `first`: how many of them; None: all."""
+    """Counts samples and their bytes, and sums the CRCs of their first bytes, which does not depend on the order.  `first`: number of
+    bytes in the CRC; None: all."""
 
     def __init__(self, first):
         self.first, self.samples, self.bytes, self.checksum = first, 0, 0, 0
@@ -46,7 +46,7 @@ def up_to(n, unit):
 
 
 def check_space(directory, count, value_bytes):
-    """Dies if there is too little for all three copies."""
+    """Ends the program if there is too little space for all three copies."""
     one = 2 * up_to(value_bytes + 64, 4096) + 512 + up_to(value_bytes, 512)
     needed, free = (count * one >> 20) + 32, shutil.disk_usage(directory).free >> 20
     if needed > free:
@@ -54,7 +54,7 @@ def check_space(directory, count, value_bytes):
 
 
 def write(directory, count, value_bytes, seed, first):
-    """Writes random records below the directory unless they are there already, with stock LMDB.  What Sums(first) has of them."""
+    """Writes random records below the directory, with stock LMDB, unless they exist.  Returns the result of Sums(first) for them."""
     facts, told = {"count": count, "value_bytes": value_bytes, "seed": seed, "first": first}, os.path.join(directory, "records.json")
     if os.path.exists(told):
         with open(told, encoding="utf-8") as file:
@@ -88,7 +88,7 @@ def write(directory, count, value_bytes, seed, first):
 
 
 class Database:
-    """Written in the order of its keys, with some transactions."""
+    """Writes a database in key order, in several transactions."""
 
     def __init__(self, directory, count, value_bytes):
         import lmdb
@@ -135,7 +135,7 @@ class Shards:
 
 
 def files_of(directory, data):
-    """The files that loaders of such data read, as paths below the directory."""
+    """Returns the files that loaders of this data read, as paths below the directory."""
     if data == "lmdb":
         return [os.path.join("lmdb", "data.mdb")]
     return sorted(os.path.relpath(os.path.join(parent, name), directory)

@@ -1,4 +1,4 @@
-"""A run of bench/loaders as a process of its own, and the memory of it and its workers."""
+"""Runs a loader of bench/loaders in its own process, and measures the memory of the process and its workers."""
 import json
 import os
 import signal
@@ -8,18 +8,18 @@ import time
 
 from measure import Failed
 
-SHARE = 30  # the part of the time that reading the memory may take: one such part of one CPU
-PAUSE_S = 0.1  # between two readings, at least
+SHARE = 30  # measuring the memory may take 1 / SHARE of one CPU
+PAUSE_S = 0.1  # minimum between two measurements
 
 
 class Memory:
-    """The largest sum of PSS of a process and its children that was found, in bytes; `files`: of it, what is mapped from files."""
+    """The largest measured sum of the PSS of a process and its children, in bytes.  `files`: the part that is mapped from files."""
 
     def __init__(self, pid):
         self.pid, self.peak, self.next = pid, {"pss": 0, "files": 0}, 0.0
 
     def look(self):
-        """Reads it, if it is time."""
+        """Measures the memory if the pause has passed."""
         begin = time.monotonic()
         if begin < self.next:
             return
@@ -45,7 +45,7 @@ class Memory:
 
 
 def run(command, env, timeout_s, tell):
-    """What it prints (JSON), with `pss` and `pss_files`.  `tell` is called with the seconds so far.  Failed."""
+    """Runs a loader.  Returns the JSON of the loader, with `pss` and `pss_files`.  Passes the seconds so far to `tell`.  Raises Failed."""
     command = [sys.executable, "-B", os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_epoch.py"), *command]
     begin = time.monotonic()
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/",

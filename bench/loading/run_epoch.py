@@ -1,5 +1,5 @@
-"""One run of bench/loaders: one epoch by one loader.  Prints a line of JSON: what was read (samples, bytes, checksum), seconds and
-CPU seconds of this process and its workers, bytes and requests read from storage, and how long the program waited for batches."""
+"""One run of bench/loaders: one epoch with one loader.  Prints a line of JSON: samples, bytes and checksum of the data; seconds and
+CPU seconds of this process and its workers; bytes and requests read from storage; the program's waits for batches."""
 import argparse
 import json
 import mmap
@@ -20,14 +20,14 @@ LARGE_BUFFER = 16 * MIB
 
 
 def keep_freed_memory():
-    """Lets malloc keep the memory of a batch for the next one, as it does in programs that have freed a larger buffer before.
-    Otherwise an epoch may take several times as long or not, depending on what has been allocated behind the batches."""
+    """Lets malloc keep the memory of a batch for the next one, as in programs that have freed a larger buffer before.  Otherwise
+    an epoch may take several times as long, depending on other allocations after the batches."""
     bytearray(LARGE_BUFFER)
 
 
 def used(counters):
-    """Until now.  Storage: as a slow file system counts it, or else the kernel, which does not count requests.  Of the workers: of
-    those that have ended."""
+    """Returns the use so far.  A slow file system counts bytes and requests; otherwise the kernel counts the bytes.  Includes
+    workers that have ended."""
     both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     if counters:
         with open(counters, encoding="utf-8") as file:
@@ -41,8 +41,8 @@ def used(counters):
 
 
 class Waits:
-    """How long a program waits for its batches.  The first one is counted from the start of the first worker, which asks for its
-    first sample then: the start of all workers takes longer than that."""
+    """Measures the waits of a program for its batches.  The wait for the first batch begins at the start of the first worker, which
+    then requests its first sample.  The start of all workers takes longer."""
     ROOM = struct.calcsize("d")
 
     def __init__(self, workers):
@@ -52,7 +52,7 @@ class Waits:
         struct.pack_into("d", self.started, number * self.ROOM, time.perf_counter())
 
     def batches(self, loader):
-        """Those of an epoch."""
+        """Yields the batches of an epoch."""
         self.started[:] = bytes(len(self.started))
         self.seconds, asked = [], time.perf_counter()
         self.begin = asked

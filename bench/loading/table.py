@@ -1,4 +1,4 @@
-"""The table of bench/loaders: a row for each loader, number of workers, and kind of storage."""
+"""Prints the table of bench/loaders: a row for each loader, number of workers, and storage."""
 import statistics
 
 from cold_files import COLD
@@ -25,7 +25,7 @@ Local: {device_line(directory)}.""")
 
 
 def row(storage, workers, loader, runs, stock, data_bytes):
-    """Of the runs of a loader.  `stock`: the runs of lmdb, if there are any."""
+    """Returns the row for the runs of a loader.  `stock`: the runs of lmdb, if there are any."""
     def median(what):
         return statistics.median(r[what] for r in runs)
 

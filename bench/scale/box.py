@@ -14,7 +14,7 @@ from . import plots
 from .simulated_campaign import add_running_options, job_words, sha256_of
 from .simulation import simulated_jobs
 
-# Of each assumption: where it is, and its bounds; all are drawn from a distribution that is even in the logarithm.
+# The bounds of each assumption.  Values are drawn evenly in the logarithm.
 BOX = {"servers": (4, 64), "server_bytes_s": (5e8, 5e9), "latency_s": (2e-4, 5e-3), "read_ahead_bytes": (128 << 10, 4 << 20),
        "batch": (2, 32), "value_kib": (3, 110)}
 SIGNATURE = ["platform_sha256", "ranks", "points", "steps", "compute", "seed"]
@@ -39,8 +39,8 @@ def parse(words):
 
 
 def latin_hypercube(points, seed):
-    """In each dimension one point in each of as many equal intervals."""
-    import numpy  # here, since no other job needs it
+    """Returns points with exactly one point in each of `points` equal intervals of each dimension."""
+    import numpy  # imported here, because no other job needs it
     random = numpy.random.default_rng(seed)
     drawn = []
     for low, high in BOX.values():
@@ -60,7 +60,7 @@ class Box:
 
     def simulate(self, at, point):
         a = self.args
-        # What is whole in reality is rounded: servers, pages, records.
+        # Round numbers of servers, pages and records to integers.
         batch, content = round(point["batch"]), "cifar10-like" if point["value_kib"] < 18 else "imagenet-like"
         storage = self.base["storage"] | {"servers": round(point["servers"]), "server_bytes_s": point["server_bytes_s"],
                                           "latency_s": point["latency_s"]}
@@ -90,7 +90,7 @@ class Box:
         self.rows[at] = row
 
     def influences(self, rows):
-        """Spearman's rank correlation of each assumption with the speed-up; the strongest first."""
+        """Returns Spearman's rank correlation of each assumption with the speed-up, the strongest first."""
         import numpy
 
         def ranked(values):

@@ -1,8 +1,8 @@
 """bench/scale/run --calibrate FILE: measures the constants of this machine, and writes them as a platform for --simulate.
 
 Each constant is measured by itself, by programs that do not run the training loop: simulation/measure_constants.cc,
-simulation/measure_messages.cc and bench/raw_ring.cc.  The file system is a slow one (tests/support/slowfs) that emulated hosts
-mount; the network is theirs.  Needs root, as emulated hosts do.
+simulation/measure_messages.cc and bench/raw_ring.cc.  The file system is the slow one of emulated hosts (tests/support/slowfs), and
+the network is that of emulated hosts.  Needs root, as emulated hosts do.
 """
 import argparse
 import json
@@ -22,7 +22,7 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 MIB = 1 << 20
 DATABASE_MIB = 256
 SMALL, LARGE = 4096, MIB
-MANY = 4  # LARGE, which is more than the kernel asks for at a time
+MANY = 4  # MANY * LARGE is larger than the kernel's largest request
 IN_FLIGHT = 512  # of the slow file system: --max-background
 
 
@@ -39,11 +39,11 @@ class Calibration:
         return json.loads(job.stdout)
 
     def requests(self, directory):
-        """One at a time, without a cap: what they take, and what faults take that wait for them."""
+        """Measures requests, one at a time and without a cap, and page faults that wait for requests."""
         with slowfs.SlowFs(os.path.join(self.bin, "lmdbio_slowfs"), directory, max_background=IN_FLIGHT) as fs:
             fs.set(delay_us=self.args.delay_us, bandwidth=0)
             told = self.told("measure_constants", "file", os.path.join(fs.path, "db", "data.mdb"))
-            # Many at a time, without delays: what the server takes for each.
+            # Many requests at a time, without delays: measures the time of the server for each.
             fs.set(delay_us=0, bandwidth=0)
             small, large = (self.told("raw_ring", os.path.join(fs.path, "db"), "--request", str(size), "--depth", "64")
                             for size in (SMALL, LARGE))
@@ -51,7 +51,7 @@ class Calibration:
         return told, small, large
 
     def largest_request(self, fs):
-        """What one read of the program is divided into, if it is large."""
+        """Returns the size of the requests into which a large read is divided."""
         fs.set(reset=1)
         fd = os.open(os.path.join(fs.path, "db", "data.mdb"), os.O_RDONLY | os.O_DIRECT)
         try:
@@ -84,7 +84,7 @@ class Calibration:
 
     def platform(self, cpu, alone, small, large, network, memory):
         by_bytes = {int(size): seconds for size, seconds in alone["seconds_by_bytes"].items()}
-        # Of one request at a time: seconds = latency + bytes / bandwidth.
+        # For one request at a time: seconds = latency + bytes / bandwidth.
         client_bytes_s = (LARGE - SMALL) / max(by_bytes[LARGE] - by_bytes[SMALL], 1e-9)
         latency_s = by_bytes[SMALL] - SMALL / client_bytes_s
         file_bytes = DATABASE_MIB * MIB

@@ -17,12 +17,12 @@ from measure import MIB, Failed, Skip, fail, interval, machine_facts, progress, 
 from . import plots
 
 STRATEGIES = ["stock", "lmm", "lmm-dm", "lmm-dio", "lmm-dio-prov", "lmm-dio-prov-coal", "lmm-dio-prov-coal-stag", "full"]
-# What each is a step from.
+# The previous step of each strategy.
 BEFORE = {"lmm": "stock", "lmm-dm": "lmm", "lmm-dio": "lmm", "lmm-dio-prov": "lmm-dio", "lmm-dio-prov-coal": "lmm-dio-prov",
           "lmm-dio-prov-coal-stag": "lmm-dio-prov-coal", "full": "lmm-dio-prov-coal"}
 CONTENTS = {"cifar10-like": 3072, "imagenet-like": 112640, "raw-imagenet-like": 196608, "photographs": 112640,
             "cosmoflow-like": 2828486}  # bytes of a value, on average
-# What a campaign that goes on has in common with its beginning.
+# Options that must be the same when a campaign continues.
 SIGNATURE = ["contents", "bytes", "batch", "epochs", "compute", "allreduce_mb", "assignment", "order", "delay_us", "cap", "rate",
              "job"]
 
@@ -50,7 +50,7 @@ class Campaign:
             print(line, flush=True)
 
     def database(self, content, scaling, ranks):
-        """Its name; made on its first use, with its checksums, in memory below the slow file systems."""
+        """Returns the name of a database.  Makes the database and its checksums at the first use, and reads it into memory."""
         size_bytes = self.args.bytes if scaling == "strong" else self.args.bytes * ranks // self.most_ranks
         step = self.args.batch * (self.most_ranks if scaling == "strong" else ranks)  # records
         name = f"{content}-{size_bytes}-{step}"
@@ -64,7 +64,7 @@ class Campaign:
         return name
 
     def jobs(self):
-        """All of them, in the order in which they run: the strategies of a round in turn."""
+        """Yields all jobs in the order in which they run: the strategies of a round in turn."""
         a = self.args
         kinds = [(content, scaling, shape, state, compute) for content in a.contents for scaling in a.scaling for shape in a.shapes
                  for state in a.states for compute in a.compute]
@@ -79,7 +79,7 @@ class Campaign:
         name = self.database(content, scaling, hosts * ranks)
         batch = a.batch * self.most_ranks // (hosts * ranks) if scaling == "strong" else a.batch
         at = os.path.join(self.hosts.mount, name)
-        touch((hosts + 2) * self.made[name])  # page caches, and what ranks keep
+        touch((hosts + 2) * self.made[name])  # for page caches, and memory of ranks
         command = [self.program, at, "--sums", os.path.join(a.dir, name + ".sums"), "--strategy", strategy,
                    "--batch", str(batch), "--epochs", str(a.epochs), "--compute", str(compute), "--allreduce-mb", str(a.allreduce_mb),
                    "--assignment", a.assignment, "--order", a.order, "--counters", self.hosts.counters,
@@ -87,7 +87,7 @@ class Campaign:
         result, said = self.hosts.job(strategy, hosts, ranks, command, warm=os.path.join(at, "data.mdb") if state == "warm" else "")
         if said:
             self.note(f"{strategy} says: {said[0]}")
-        for epoch in result["epochs"]:  # of no use here, and long
+        for epoch in result["epochs"]:  # long, and not needed here
             del epoch["step_seconds"], epoch["step_wait_s_mean"]
         result["file_bytes"] = self.made[name]
         return result
@@ -151,13 +151,13 @@ class Campaign:
 
     @staticmethod
     def ratio(seconds, before, strategy):
-        """How many times as fast, round by round."""
+        """Returns the speed relative to `before`, by round."""
         if before not in seconds or before == strategy or len(seconds[before]) != len(seconds[strategy]):
             return None
         return interval([b / s for b, s in zip(seconds[before], seconds[strategy])])
 
     def overlap(self, kind, strategy, part, seconds, runs):
-        """The part of the shorter one of I/O and computation that the other one hid (0 to 1); None: it was not measured."""
+        """Returns the hidden part, 0 to 1, of I/O or computation, whichever is shorter; None if not measured."""
         alone = self.results((*kind[:4], self.args.compute[0], strategy))
         if kind[4] == self.args.compute[0] or len(alone) != len(runs):
             return None
@@ -196,7 +196,7 @@ Requests and skew: of the first epoch.  Overlap: the part of the shorter one of 
 
     @staticmethod
     def table(kind, strategies):
-        """`strategies`: to each its rows: of the first epoch, and of later ones if there are any."""
+        """Prints a table.  `strategies`: the rows of each strategy, for the first epoch, and for later epochs if there are any."""
         content, scaling, shape, state, compute = kind
         has_overlap = any(r["overlap"] is not None for rows in strategies.values() for r in rows)
         parts = [r["part"] for r in next(iter(strategies.values()))]

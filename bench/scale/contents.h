@@ -1,4 +1,4 @@
-// What the databases of jobs have in them.
+// The contents of the databases of jobs: sizes of values, and checksums.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ enum class Content : unsigned char {
   imagenet_like,      ///< 110 KiB: an average photograph
   raw_imagenet_like,  ///< 192 KiB: the pixels of a photograph that was scaled to 256 x 256
   photographs,        ///< drawn from a log-normal distribution: median 96 KiB, mean 110 KiB
-  /// Drawn from a normal distribution: mean 2,828,486 bytes, standard deviation 71,311.  Those of the
-  /// CosmoFlow workload of DLIO (https://github.com/argonne-lcf/dlio_benchmark).
+  /// Drawn from a normal distribution: mean 2,828,486 bytes, standard deviation 71,311.  These are the sizes
+  /// of DLIO's CosmoFlow workload (https://github.com/argonne-lcf/dlio_benchmark).
   cosmoflow_like
 };
 
@@ -22,7 +22,7 @@ constexpr bool sizes_differ(Content content) noexcept {
   return content == Content::photographs || content == Content::cosmoflow_like;
 }
 
-/// The sizes of the values of a database, one after the other.  The same ones each time.
+/// Generates the sizes of the values of a database, in order.  Each object generates the same sizes.
 class Sizes {
  public:
   static constexpr std::size_t kLargest = std::size_t{4} << 20;
@@ -39,16 +39,16 @@ class Sizes {
   std::normal_distribution<double> cosmoflow_{kCosmoflow, kCosmoflowDeviates};
 };
 
-/// Records of a transaction that writes a database.
+/// Number of records of each transaction that writes a database.
 constexpr std::uint64_t kRecordsOfCommit = 1000;
 
-/// How far a database is that is to have about `bytes`, and a number of records that is a multiple of
-/// `multiple`.
+/// Counts the bytes and records of a database while it is written.  The database is to have at least `bytes`,
+/// and a number of records that is a multiple of `multiple`.
 class Written {
  public:
   Written(std::uint64_t bytes, std::uint64_t multiple) : wanted_(bytes), multiple_(multiple) {}
   bool enough() const noexcept { return bytes_ >= wanted_ && records_ % multiple_ == 0; }
-  /// Of the file, with the record's share of leaf pages.
+  /// Adds one record: the bytes of its value in the file, and its share of leaf pages.
   void add(std::size_t value_bytes) noexcept {
     constexpr std::uint64_t kPage = 4096;
     bytes_ += (value_bytes + 16 + kPage - 1) / kPage * kPage + 32;
@@ -62,12 +62,12 @@ class Written {
   std::uint64_t bytes_ = 0, records_ = 0;
 };
 
-/// Bytes of the mapping with which such a database is written.
+/// Returns the map size with which such a database is written.
 constexpr std::uint64_t map_bytes(std::uint64_t bytes, std::uint64_t multiple) noexcept {
   return bytes + bytes / 2 + multiple * Sizes::kLargest + (std::uint64_t{64} << 20);
 }
 
-/// Of a record: depends on its ordinal, its size and all its bytes.
+/// Returns the checksum of a record.  It depends on the ordinal, the size and all bytes.
 std::uint64_t sum_of(std::uint64_t ordinal, const void* data, std::size_t size);
 
 }  // namespace lmdbio::bench

@@ -19,7 +19,7 @@ namespace {
 using format::PageView;
 using format::Pgno;
 
-/// Pages that are read together, each by a request of its own.
+/// Pages that are read together, each with one request.
 class Pages {
  public:
   Pages() = default;
@@ -55,7 +55,7 @@ class Pages {
 struct Tree {
   std::size_t page_size = 0;
   std::uint64_t records = 0;
-  std::vector<std::uint64_t> leaves;  ///< pages, in the order of keys
+  std::vector<std::uint64_t> leaves;  ///< leaf pages, in key order
 
   explicit Tree(Storage& storage) {
     const format::MetaRecord meta = read_metas(storage);
@@ -132,8 +132,8 @@ class DirectWalk final : public Finder {
   }
 
  private:
-  /// To the next leaf page; reads so many that the window needs all of them, if they are as full as the last
-  /// one.
+  /// Goes to the next leaf page.  If it is not read yet, reads as many as the window needs, if each has as
+  /// many records as the last one; at most 64.
   void step(std::uint64_t needed) {
     if (at_ == numbers_.size() || next_leaf_ == 0) {
       const std::uint64_t n = end_ == first_ ? 1 : std::max<std::uint64_t>(needed / (end_ - first_), 1);
@@ -156,11 +156,11 @@ class DirectWalk final : public Finder {
   Storage& storage_;
   const Tree tree_;
   std::uint64_t next_leaf_ = 0;
-  std::vector<std::uint64_t> numbers_;  ///< of pages_
+  std::vector<std::uint64_t> numbers_;  ///< page numbers of pages_
   Pages pages_;
   std::size_t at_ = 0;
   PageView page_ = PageView::none();
-  std::uint64_t number_ = 0, first_ = 0, end_ = 0;  ///< of page_: its records
+  std::uint64_t number_ = 0, first_ = 0, end_ = 0;  ///< page_: its number, and its records [first_, end_)
 };
 
 class Guess final : public Finder {
@@ -212,7 +212,7 @@ class Guess final : public Finder {
       right = use(leaves[i], pages.view(i, numbers[i]), numbers[i]) && right;
     return right;
   }
-  // Each leaf page of the window is looked at by a reader, which has records in it.
+  // Reads the leaf pages in which this reader's records are expected, and checks the guess.
   bool guessed(const std::vector<std::uint64_t>& ordinals, std::vector<Place>& places) {
     std::vector<std::uint64_t> leaves;
     for (const std::uint64_t o : ordinals) {
@@ -255,8 +255,8 @@ class Guess final : public Finder {
   Storage& storage_;
   const MPI_Comm readers_;
   const Tree tree_;
-  unsigned each_ = 1;                  ///< records of a leaf page, guessed
-  std::vector<std::uint64_t> firsts_;  ///< of each leaf page, its first record, counted; empty: guesses hold
+  unsigned each_ = 1;                  ///< guessed number of records of a leaf page
+  std::vector<std::uint64_t> firsts_;  ///< first record of each leaf page; empty if no guess was wrong
   std::uint64_t wrong_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Where the records of a fetch lie: the ways in which a reader finds that out.
+// Finders: the methods by which a reader finds the places of the records of a fetch.
 #pragma once
 
 #include <mpi.h>
@@ -14,33 +14,33 @@
 
 namespace lmdbio::bench {
 
-/// Records [first, first + count), in the order of keys, that all ranks together use next.
+/// The records [first, first + count), in key order, that all ranks together use next.
 struct Window {
   std::uint64_t first = 0, count = 0;
   std::uint64_t end() const noexcept { return first + count; }
 };
 
-/// Windows follow each other; one that begins at record 0 begins an epoch.  One thread.
+/// Finds records window by window.  A window that begins at record 0 begins an epoch.  One thread.
 class Finder {
  public:
   virtual ~Finder() = default;
   virtual std::uint64_t records() const = 0;
-  /// The places of records of the window, sorted.
+  /// Returns the places of these records of the window.  `ordinals` must be sorted.
   virtual std::vector<Place> find(Window window, const std::vector<std::uint64_t>& ordinals) = 0;
-  /// It has mapped the file anyway, and can copy values.
+  /// Returns the LMDB that the finder uses, which can also copy values; null if it uses none.
   virtual LmdbAccess* lmdb() { return nullptr; }
-  /// Windows whose guess was wrong.
+  /// Returns the number of windows whose guess was wrong.
   virtual std::uint64_t wrong_guesses() const { return 0; }
 };
 
-/// A cursor of LMDB.
+/// Steps over the records with a cursor of LMDB.
 std::unique_ptr<Finder> cursor_walk(std::unique_ptr<LmdbAccess> lmdb);
-/// Reads leaf pages one after the other, each by a request of its own, in requests that are in flight
-/// together.  Before, all branch pages.
+/// Reads all branch pages when it is made, then the leaf pages in key order.  Each page is one request;
+/// several are in flight.
 std::unique_ptr<Finder> direct_walk(Storage& storage);
-/// All branch pages tell the leaf pages.  Takes all leaf pages but the last for as full as the first, reads
-/// those of its records, and checks that; the readers tell each other.  Once a guess was wrong, they count
-/// all leaf pages, each a part of them.
+/// Finds the leaf pages in the branch pages.  Guesses that all leaf pages but the last have as many records
+/// as the first.  Each reader checks this in the leaf pages of its own records, and the readers exchange the
+/// result.  After a wrong guess, they count the records of all leaf pages, each reader in a part of them.
 std::unique_ptr<Finder> guess(Storage& storage, MPI_Comm readers);
 
 }  // namespace lmdbio::bench

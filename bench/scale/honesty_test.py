@@ -1,11 +1,12 @@
 #!/usr/bin/python3
-"""Every strategy of run_scale does exactly the input and output that docs/strategies.md says.
+"""Tests that every strategy of run_scale reads exactly as docs/strategies.md says.
 
     honesty_test.py RUN_SCALE LIBLMDBIO_MPI LMDBIO_SLOWFS [PART OF A NAME]
 
-Jobs run on emulated hosts.  The file system of each host traces every request, with the process that makes it.  What the
-requests should be is computed by strategy_model.py.  Direct strategies: all requests of each reader, in their order.
-Mapped ones and full, without the kernel's read-ahead: which pages each process reads; in a node no page twice.
+Jobs run on emulated hosts.  The file system of each host traces every request, with the process that makes it.
+strategy_model.py computes the expected requests.  For direct strategies, the test compares all requests of each reader, in
+order.  For mapped strategies and full, without the kernel's read-ahead, it compares the pages that each process reads; no
+node may read a page twice.
 """
 import collections
 import os
@@ -32,7 +33,7 @@ class Different(Exception):
 
 
 class TooFewInFlight(Different):
-    """On a busy machine the first requests may be answered before the last ones are sent, and readers be late."""
+    """Too few requests in flight.  On a busy machine, early requests may be answered before the last ones are sent."""
 
 
 def equal(what, found, expected):
@@ -41,7 +42,7 @@ def equal(what, found, expected):
 
 
 def make_database(directory, sizes, shuffled):
-    """With keys of 100 bytes, so that there are many leaf pages, and branch pages on two levels."""
+    """Writes a database with keys of 100 bytes, so that it has many leaf pages, and branch pages on two levels."""
     import lmdb
     rng, order = random.Random(1), list(range(len(sizes)))
     if shuffled:
@@ -59,7 +60,7 @@ def make_database(directory, sizes, shuffled):
 
 
 def pieces(request):
-    """As the kernel divides it."""
+    """Divides a request as the kernel does."""
     offset, size = request
     return [(at, min(LARGEST_REQUEST, offset + size - at)) for at in range(offset, offset + size, LARGEST_REQUEST)]
 
@@ -70,7 +71,7 @@ def most_in_flight(lines):
 
 
 def cut_into_phases(phases, lines):
-    """The requests of a reader have to be those of its phases.  (first begin, last end, most in flight, expected) of each."""
+    """Checks a reader's requests against its phases.  Returns (first begin, last end, most in flight, expected) of each phase."""
     at, seen = 0, []
     for n, phase in enumerate(phases):
         due = sorted(piece for request in phase.requests for piece in pieces(request))
@@ -92,7 +93,7 @@ def check_direct(job, strategy, told, lines):
     equal("readers", {line["rank"] for line in lines}, set(expected))
     equal("direct", {line["direct"] for line in lines}, {True})
     seen = {rank: cut_into_phases(phases, [line for line in lines if line["rank"] == rank]) for rank, phases in expected.items()}
-    # run_scale's own counters, which do not have the test of direct reads.
+    # run_scale's own counters do not include the test of direct reads.
     phases = [phase for of_rank in expected.values() for phase in of_rank[1:]]
     sizes = [size for phase in phases for _, size in phase.requests]
     equal("told requests and bytes", (told["requests"], told["request_bytes"]), (len(sizes), sum(sizes)))
@@ -111,7 +112,7 @@ def check_direct(job, strategy, told, lines):
 
 
 def check_turns(strategy, expected, seen):
-    """With turns the second reader of each two fetches its values after the first; without, at least once while the first does."""
+    """With turns, the second reader of each pair fetches its values after the first.  Without turns, it overlaps at least once."""
     late = []
     for first, second in zip(list(expected)[::2], list(expected)[1::2]):
         of_two = [[seen[rank][n] for n, phase in enumerate(expected[rank]) if phase.what == "values"] for rank in (first, second)]
@@ -130,12 +131,12 @@ def covered(requests):
 
 
 def pages_of(lines):
-    """How often each page was read."""
+    """Counts the reads of each page."""
     return collections.Counter(covered((line["offset"], line["bytes"]) for line in lines))
 
 
 def check_nodes(job, expected, lines):
-    """`expected`: of each rank, the pages that it may read; each of them is read once in its node, by a rank that may."""
+    """`expected` has the pages that each rank may read.  In each node, one of these ranks must read each page, once."""
     for line in lines:
         if not pages_of([line]).keys() <= expected.get(line["rank"], set()):
             raise Different(f"rank {line['rank']} reads what it does not need: {line}")
@@ -156,7 +157,7 @@ def check_mapped(job, strategy, told, lines):
 
 
 def check_read_ahead(job, _strategy, _told, lines):
-    """The kernel reads 128 KiB around a page fault, which is more than the distance of values that a node needs: it reads all pages."""
+    """The kernel reads 128 KiB around a page fault.  The values that a node needs are closer together, so the kernel reads all pages."""
     used = PAGE * len(model.mapped(job._replace(nodes=1, each=job.nodes * job.each), "lmm")[0])
     for node in range(job.nodes):
         mine = [line["bytes"] for line in lines if line["node"] == node]
@@ -165,7 +166,7 @@ def check_read_ahead(job, _strategy, _told, lines):
 
 
 def check_full(job, _strategy, told, lines):
-    """Through the page cache.  One rank of each node opens the file for all of them.  With one node, the kernel reads around."""
+    """full reads through the page cache.  One rank of each node opens the file for all.  With one node, the kernel reads around."""
     ranks = range(job.nodes * job.each)
     equal("direct reads", [line for line in lines if line["direct"]], [])
     if job.nodes > 1:
@@ -175,7 +176,7 @@ def check_full(job, _strategy, told, lines):
 
 
 def check_full_direct(job, _strategy, told, lines):
-    """LMDBIO_IO=direct: all requests.  A single reader may still have the first leaf page of a part, from the part before it."""
+    """Compares all requests with LMDBIO_IO=direct.  A single reader may still have a part's first leaf page from the previous part."""
     lines = [line for line in lines if line["direct"]]
     equal("readers", {line["rank"] for line in lines if line["offset"]}, set(model.readers(job)))
     for reader, requests in model.full(job).items():
@@ -189,7 +190,7 @@ def check_full_direct(job, _strategy, told, lines):
 
 
 def check_once(job, lines, told):
-    """The job reads its values once, in the first epoch, and leaf pages twice, one of these times for the index; to 5 %."""
+    """The job reads values once, in the first epoch, and leaf pages twice, once of these for the index.  Tolerance: 5 %."""
     tree, found = job.tree, pages_of(lines)
     used = {page for parts in model.full_rounds(job) for part in parts.values() for o in part for page in model.pages_of(tree.records[o])}
     equal("pages of values that are not read", sorted(used - found.keys()), [])
@@ -203,7 +204,7 @@ def check_once(job, lines, told):
 
 
 def check_libraries(strategy, told, out):
-    """Stock and lmm call the real LMDB; LMDBIO is only where it should be.  Of stock the dynamic loader says the same."""
+    """Mapped strategies and full load the real LMDB, and only full loads LMDBIO.  For stock, the dynamic loader's log must agree."""
     equal("LMDB and LMDBIO loaded", (told["lmdb_loaded"], told["lmdbio_loaded"]), (strategy in (*MAPPED, "full"), strategy == "full"))
     for rank in range(told["ranks"] if strategy == "stock" else 0):
         with open(f"{out}/rank.{rank}", encoding="ascii") as file, open(f"{out}/loader.{rank}.{int(file.read())}", encoding="utf-8") as log:
@@ -217,9 +218,9 @@ def jobs(small, large, uneven):
     """(database, job, strategy, check, options of the file system, environment)"""
     exact, direct = ["--max-readahead=0"], {"LMDBIO_IO": "direct"}
     for name, tree, batch in (("small", small, 40), ("large", large, 4)):
-        for nodes, each, strided in ((1, 4, True), (4, 2, True), (4, 2, False)):  # with one reader, the assignment changes nothing
+        for nodes, each, strided in ((1, 4, True), (4, 2, True), (4, 2, False)):  # with one reader, the assignment makes no difference
             job = model.Job(tree, nodes, each, batch, strided, 2)
-            for strategy in DIRECT[:None if nodes > 1 else -1]:  # nor do turns
+            for strategy in DIRECT[:None if nodes > 1 else -1]:  # with one reader, turns make no difference
                 yield name, job, strategy, check_direct, [], {}
             for strategy in MAPPED:
                 yield name, job, strategy, check_mapped, exact, {}
@@ -235,9 +236,9 @@ def jobs(small, large, uneven):
 
 
 def run(hosts, name, command, kind, debug):
-    """Requests and bytes of a job that is as expected."""
+    """Runs and checks a job.  Returns its requests and bytes."""
     _, job, strategy, check, options, env = kind
-    for delay_us in (3000, 30000, 100000):  # of direct requests, so that all of a phase can be in flight together
+    for delay_us in (3000, 30000, 100000):  # long enough that all requests of a phase can be in flight together
         more = [f"--delay-us={delay_us}"] if check is check_direct else []
         told, lines = hosts.traced_job(name, (job.nodes, job.each), command, [*more, *options], env, debug)
         check_libraries(strategy, told, hosts.out)
@@ -245,7 +246,7 @@ def run(hosts, name, command, kind, debug):
             check(job, strategy, told, lines)
             break
         except Different as e:
-            # Ranks of full that wait for a second read for themselves.
+            # A rank of full that has waited for a second reads for itself.
             busy = isinstance(e, TooFewInFlight) or (strategy == "full" and max(e["wait_s_max"] for e in told["epochs"]) > 0.9)
             if not busy or delay_us == 100000:
                 raise

@@ -1,5 +1,5 @@
-// LMDBIO's own readers and streams.  The library is loaded by name, so that the other strategies do not have
-// it in their process.
+// The loader that uses LMDBIO's readers and streams.  It loads the library by name, so that processes of
+// other strategies do not contain the library.
 #include <lmdbio/mpi.h>
 #include <unistd.h>
 
@@ -19,8 +19,8 @@ namespace lmdbio::bench {
 
 namespace {
 
-/// A file for the library's statistics, unless the user has them written elsewhere.  Rank 0 has those of the
-/// job; others have none, as hosts may share the directory, and numbers of processes be the same on them.
+/// A file for the library's statistics, unless the user has set LMDBIO_STATS.  Rank 0 writes the statistics
+/// of the job.  Other ranks write none: hosts may share the directory and use the same process numbers.
 class Statistics {
  public:
   Statistics() {
@@ -36,7 +36,7 @@ class Statistics {
   ~Statistics() {
     if (!file_.empty()) ::unlink(file_.c_str());
   }
-  /// Of all ranks, after lmdbio_mpi_finalize, on rank 0.
+  /// Returns the counters of all ranks, on rank 0 after lmdbio_mpi_finalize.
   LibraryCounters of_job() const {
     LibraryCounters c;
     std::ifstream in(file_);

@@ -1,4 +1,4 @@
-// LMDB as the strategies that use it call it.
+// The interface through which strategies call LMDB.
 #pragma once
 
 #include <cstddef>
@@ -10,21 +10,22 @@
 
 namespace lmdbio::bench {
 
-/// A read transaction on the main database, and a cursor.  Values are places of the mapped file, which only
-/// copy() reads.  One thread.
+/// A read transaction on the main database, and a cursor.  Functions return the places of values in the file;
+/// only copy() reads values.  One thread.
 class LmdbAccess {
  public:
   virtual ~LmdbAccess() = default;
   virtual std::uint64_t records() const = 0;
-  /// MDB_FIRST if the record is not behind the one where the cursor is, then MDB_NEXT until it is there.
+  /// Moves the cursor to a record with MDB_NEXT.  Goes to MDB_FIRST before, unless the record is after the
+  /// cursor's.
   virtual Place step_to(std::uint64_t ordinal) = 0;
-  /// mdb_get of the key of a record.
+  /// Looks up the key of a record with mdb_get.
   virtual Place get(std::uint64_t ordinal) = 0;
-  /// Page faults read what is not there.
+  /// Copies a value from the mapping.  Page faults read data that is not resident.
   virtual void copy(Place value, std::byte* to) = 0;
 };
 
-/// The real one.  `keys`: file of Keys, which get() needs; empty: none.
+/// Returns an LmdbAccess to the real LMDB.  `keys` is the file of Keys, which get() needs; it may be empty.
 std::unique_ptr<LmdbAccess> real_lmdb(const std::string& directory, const std::string& keys);
 
 }  // namespace lmdbio::bench

@@ -1,18 +1,18 @@
-"""The pages of an LMDB file, read without LMDB and without LMDBIO's code, for tests.  docs/format.md has the format."""
+"""Reads the pages of an LMDB file without LMDB and without LMDBIO's code, for tests.  docs/format.md describes the format."""
 import struct
 from collections import namedtuple
 
 PAGE = 4096
 BRANCH, LEAF, BIG = 1, 2, 1  # flags of pages, and of nodes
 
-# Where a value is, bytes; `leaf`: which of the leaf pages has its node.
+# The place of a value, in bytes.  `leaf`: index of the leaf page with its node.
 Record = namedtuple("Record", "leaf offset bytes")
 
 
 class Tree:
-    """The main database.  `levels`: page numbers of its branch pages, from the root down.  `leaves`: of its leaf pages, in the order
-    of keys; `ancestors`: of each of them, the branch pages above it; `counts`: its records.  `data_pages`: how many leaf and overflow
-    pages the file says there are."""
+    """The main database.  `levels`: page numbers of the branch pages, from the root down.  `leaves`: page numbers of the leaf pages, in
+    key order.  For each leaf page, `ancestors` has the branch pages above it, and `counts` its number of records.  `data_pages`:
+    number of leaf and overflow pages according to the file."""
 
     def __init__(self, path):
         with open(path, "rb") as file:
@@ -45,7 +45,7 @@ class Tree:
         return struct.unpack_from("<Q", self.data, at)[0]
 
     def _nodes(self, number, kind):
-        """Where the nodes of a page begin in the file."""
+        """Returns the file offsets of the nodes of a page."""
         at = number * PAGE
         own, _, flags, lower = struct.unpack_from("<Q3H", self.data, at)
         assert own == number and flags & 3 == kind

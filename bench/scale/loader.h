@@ -1,4 +1,4 @@
-// The records of a rank, step by step, by some strategy.
+// Loaders give a rank its records step by step, by the chosen strategy.
 #pragma once
 
 #include <mpi.h>
@@ -15,10 +15,10 @@
 
 namespace lmdbio::bench {
 
-/// Which rank uses which of the records that all ranks together use in a fetch.
+/// Which of the records of a fetch each rank uses.
 enum class Assignment : unsigned char {
-  strided,     ///< each P-th
-  contiguous,  ///< the r-th of P equal parts
+  strided,     ///< rank r of P uses the records r, r + P, ..
+  contiguous,  ///< rank r uses the r-th of P equal parts
 };
 
 struct LoaderSettings {
@@ -29,7 +29,7 @@ struct LoaderSettings {
   std::uint64_t epochs = 1;
   Assignment assignment = Assignment::contiguous;
   Order order = Order::sequential;
-  std::string keys;  ///< Keys's file; needed by stock LMDB if shuffled
+  std::string keys;  ///< the file of Keys; stock LMDB needs it if the order is shuffled
 };
 
 struct Value {
@@ -37,52 +37,52 @@ struct Value {
   std::span<const std::byte> bytes;
 };
 
-/// What LMDBIO's library says of all ranks together, once it was closed; on rank 0.
+/// Totals of all ranks from LMDBIO's statistics.  Known on rank 0, after close().
 struct LibraryCounters {
   bool known = false;
   std::uint64_t file_bytes = 0, file_requests = 0, memory_bytes = 0;
-  std::uint64_t messages = 0;    ///< with records, between ranks
-  std::uint64_t rank_bytes = 0;  ///< in them
-  std::uint64_t node_bytes = 0;  ///< of these between nodes
+  std::uint64_t messages = 0;    ///< messages with records, between ranks
+  std::uint64_t rank_bytes = 0;  ///< bytes of these messages
+  std::uint64_t node_bytes = 0;  ///< part of rank_bytes between nodes
 };
 
-/// What a rank has done so far.
+/// Counters of one rank so far.
 struct LoaderCounters {
-  IoCounters direct;  ///< its direct requests; those of the library are not in it
+  IoCounters direct;  ///< the rank's direct requests, without those of the library
   LibraryCounters library;
-  std::uint64_t sent_bytes = 0;  ///< places that it has sent to other readers
+  std::uint64_t sent_bytes = 0;  ///< bytes of places that were sent to other readers
   std::uint64_t wrong_guesses = 0;
-  bool reads = false;  ///< it is a reader
+  bool reads = false;  ///< the rank is a reader
 };
 
-/// Steps that an epoch has: all ranks have a whole batch in each.
+/// Returns the number of steps of an epoch.  In each step, every rank has a whole batch.
 constexpr std::uint64_t steps_per_epoch(std::uint64_t records, std::uint64_t batch,
                                         std::uint64_t ranks) noexcept {
   return records / (batch * ranks);
 }
 
-/// All ranks call the same functions in the same order; one thread.
+/// All ranks call the same functions in the same order.  One thread.
 class Loader {
  public:
   virtual ~Loader() = default;
-  /// Of the database.
+  /// Returns the number of records of the database.
   virtual std::uint64_t records() const = 0;
-  /// The rank's batch of the next step; after the last step of an epoch comes the first one of the next.
-  /// Valid until the next call.
+  /// Returns the rank's batch of the next step.  After the last step of an epoch comes the first step of the
+  /// next one.  Valid until the next call.
   virtual std::span<const Value> next() = 0;
-  /// Of a rank that waits for others: gives them what they wait for, if it has no thread for that.
+  /// Called by a rank that waits for others: sends them data that they wait for, if no thread does.
   virtual void poll() {}
-  /// Nothing but counters() and records() follows.
+  /// Ends loading.  Call only counters() and records() afterwards.
   virtual void close() {}
   virtual LoaderCounters counters() const { return {}; }
 };
 
 class World;
 
-/// `world` outlives it.  Ends the program, on all ranks, if something is wrong.
+/// Makes the loader for the strategy.  `world` must outlive it.  Ends the program, on all ranks, on an error.
 std::unique_ptr<Loader> make_loader(const LoaderSettings& settings, World& world);
 
-/// Parts of make_loader().
+/// The functions that make_loader() chooses from.
 std::unique_ptr<Loader> stock_loader(const LoaderSettings& settings, World& world);
 std::unique_ptr<Loader> node_loader(const LoaderSettings& settings, World& world);
 std::unique_ptr<Loader> library_loader(const LoaderSettings& settings);

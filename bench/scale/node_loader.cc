@@ -1,5 +1,4 @@
-// Readers that fetch for the ranks of their node, into memory that these share; and ranks that read for
-// themselves.
+// Readers fetch for ranks of their node, into memory that these ranks share.  A reader may serve only itself.
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -14,12 +13,12 @@ namespace lmdbio::bench {
 
 namespace {
 
-// Tags.
+// Message tags.
 constexpr int kTurn = 1, kReaders = 2, kPlaces = 3;
-/// Rather read than asked for apart, bytes, by strategies that coalesce.
+/// Strategies that coalesce requests also read gaps of up to this number of bytes.
 constexpr std::uint64_t kGap = std::uint64_t{64} << 10;
 
-/// Of a value in shared memory.
+/// The place of a value in shared memory.
 struct Entry {
   std::uint64_t offset = 0, bytes = 0;
 };
@@ -118,7 +117,7 @@ class NodeLoader final : public Loader {
       if ((bits[bit / kBits] >> bit % kBits & 1) != 0) all_readers_.push_back(rank);
     }
   }
-  // By readers alone: a split takes messages of all ranks to one.
+  // Only readers call this.  MPI_Comm_split would send messages from all ranks to one.
   void make_communicator_of_readers() {
     MPI_Group all, these;
     MPI_Comm_group(MPI_COMM_WORLD, &all);
@@ -127,7 +126,7 @@ class NodeLoader final : public Loader {
     MPI_Group_free(&these);
     MPI_Group_free(&all);
   }
-  // Ranks that do not read need not know: it takes memory that grows with the square of the ranks.
+  // Only readers call this: on all ranks, leaders_ would take memory that grows with the square of the ranks.
   void find_all_served() {
     const std::size_t readers = all_readers_.size();
     std::vector<int> counts(readers), begins(readers), all(static_cast<std::size_t>(ranks_));
@@ -147,19 +146,19 @@ class NodeLoader final : public Loader {
     MPI_Comm_size(readers_, &readers_count_);
     storage_ = world_.open(settings_.database + "/data.mdb");
     const Strategy::Finding finding = settings_.strategy.finding;
-    if (finding == Strategy::Finding::handed_on && reader_ != 0) return;  // the first one finds for all
+    if (finding == Strategy::Finding::handed_on && reader_ != 0) return;  // the first reader finds for all
     if (finding == Strategy::Finding::guessed)
       finder_ = guess(*storage_, readers_);
     else
       finder_ = direct_ ? direct_walk(*storage_) : cursor_walk(world_.lmdb(settings_.database, ""));
   }
 
-  // Steps of a fetch: what each reader gets is large enough.
+  // Chooses the number of steps of a fetch, so that each reader fetches at least request_bytes.
   void choose_fetch() {
     const std::uint64_t of_reader = settings_.strategy.request_bytes;
     if (of_reader == 0) return;
     std::uint64_t bytes = 0, ranks = served_.size();
-    if (rank_ == 0) bytes = storage_->bytes() / records_ + 1;  // of a record
+    if (rank_ == 0) bytes = storage_->bytes() / records_ + 1;  // of each record
     MPI_Bcast(&bytes, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD);
     MPI_Allreduce(MPI_IN_PLACE, &ranks, 1, MPI_UINT64_T, MPI_MIN, MPI_COMM_WORLD);
     const std::uint64_t step = bytes * settings_.batch * ranks;
@@ -177,7 +176,8 @@ class NodeLoader final : public Loader {
     return w.first +
            (settings_.assignment == Assignment::strided ? i * ranks + rank : w.count / ranks * rank + i);
   }
-  /// Of all ranks that reader serves, sorted; `index`: which of the values of the group's ranks each is.
+  /// Returns the ordinals of all ranks that reader `leader` serves, sorted.  `index` gets the position of
+  /// each among the values of the group.
   std::vector<std::uint64_t> ordinals(Window w, int leader, std::vector<std::uint64_t>* index) const {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> all;
     const std::uint64_t each = w.count / static_cast<std::uint64_t>(ranks_);
@@ -207,7 +207,7 @@ class NodeLoader final : public Loader {
     std::vector<std::uint64_t> every(w.count);
     for (std::uint64_t i = 0; i < w.count; ++i) every[i] = w.first + i;
     const std::vector<Place> found = finder_->find(w, every);
-    finish_handing_on();  // of the fetch before: the first reader does not wait for those that still copy
+    finish_handing_on();  // of the previous fetch, so as not to wait for readers that still copy
     int reader = 0;
     for (const int leader : all_readers_) {
       std::vector<Place>& of_reader = leader == rank_ ? places : handed_on_.emplace_back();
@@ -230,12 +230,12 @@ class NodeLoader final : public Loader {
     handed_on_.clear();
   }
 
-  /// What a reader reads for a fetch, and where each value comes to.
+  /// The requests of a reader for a fetch, and the places of the values in shared memory.
   struct Plan {
-    std::vector<Entry> table;   ///< of values, by rank of the group
-    std::vector<Place> places;  ///< the same order as `index`
+    std::vector<Entry> table;   ///< places of values in shared memory, by rank of the group
+    std::vector<Place> places;  ///< places in the file, in the order of `index`
     std::vector<std::uint64_t> index;
-    std::vector<std::pair<Span, std::uint64_t>> requests;  ///< and where they come to
+    std::vector<std::pair<Span, std::uint64_t>> requests;  ///< with their offsets in shared memory
     std::uint64_t bytes = 0;                               ///< of shared memory
   };
   Plan plan(std::uint64_t fetch) {
@@ -255,7 +255,7 @@ class NodeLoader final : public Loader {
       }
       return p;
     }
-    // Pages, merged where they meet, or where little lies between them.
+    // Merge the pages of adjacent values, also across small gaps.
     const std::uint64_t gap = settings_.strategy.request_bytes != 0 ? kGap : 0;
     std::vector<Span> spans;
     for (const Place& place : p.places) {
@@ -286,7 +286,7 @@ class NodeLoader final : public Loader {
     return p;
   }
 
-  // Before it is read, all ranks of the group have the memory.
+  // Plans a fetch, and makes the memory for it in all ranks of the group.
   void prepare(std::uint64_t fetch) {
     std::uint64_t bytes = 0;
     if (is_reader()) {
@@ -320,9 +320,9 @@ class NodeLoader final : public Loader {
     start(fetch);
   }
 
-  /// Fetch fetch_ is there, and ranks have used those before.
+  /// Completes fetch fetch_.  All ranks of the group have used the earlier ones.
   void deliver() {
-    slots_[0]->wait_for_all();  // nobody uses the last fetch but one any more, whose memory comes next
+    slots_[0]->wait_for_all();  // no rank still uses the memory of fetch_ - 2, which is reused
     if (settings_.strategy.overlap == Strategy::Overlap::ahead) {
       if (!ahead_) prepare_and_start(fetch_);
       finish(fetch_);
@@ -331,14 +331,14 @@ class NodeLoader final : public Loader {
       if (ahead_) prepare_and_start(fetch_ + 1);
       return;
     }
-    prepare(fetch_);  // finding is not in turns: the readers do it together
+    prepare(fetch_);  // outside turns, because all readers find together
     take_turn(true);
     start(fetch_);
     finish(fetch_);
     take_turn(false);
     slots_[0]->wait_for_all();
   }
-  // In a group of readers one fetches after the other, whatever it has to fetch.
+  // In a group of readers, one fetches after the other.
   void take_turn(bool begins) {
     const auto group = static_cast<int>(settings_.strategy.group);
     if (group == 0 || !is_reader()) return;
@@ -353,19 +353,19 @@ class NodeLoader final : public Loader {
   const bool direct_;
   int rank_ = 0, ranks_ = 1, rank_of_group_ = 0, reader_ = 0, readers_count_ = 1;
   MPI_Comm group_ = MPI_COMM_NULL;    ///< a reader, and the ranks that it serves
-  MPI_Comm readers_ = MPI_COMM_NULL;  ///< on readers only
+  MPI_Comm readers_ = MPI_COMM_NULL;  ///< null on other ranks
   std::vector<int> served_;           ///< ranks of the group
-  // On readers only.
+  // Used on readers only.
   std::vector<int> all_readers_;  ///< ranks, sorted
-  std::vector<int> leaders_;      ///< of each rank, the reader that serves it
+  std::vector<int> leaders_;      ///< by rank: the reader that serves it
   std::unique_ptr<Storage> storage_;
   std::unique_ptr<Finder> finder_;
   std::uint64_t records_ = 0, steps_ = 0, steps_of_fetch_ = 1;
   std::unique_ptr<NodeMemory> slots_[2];
   Plan plan_;
   std::uint64_t fetch_ = 0, step_ = 0;
-  bool ahead_ = false;                        ///< fetch_ was prepared when the one before was delivered
-  std::deque<std::vector<Place>> handed_on_;  ///< to other readers
+  bool ahead_ = false;                        ///< fetch_ was prepared when the previous fetch was delivered
+  std::deque<std::vector<Place>> handed_on_;  ///< places that are being sent to other readers
   std::vector<MPI_Request> handing_on_;
   std::uint64_t sent_bytes_ = 0;
   std::vector<Value> values_;

@@ -1,8 +1,8 @@
-"""Plots of the scaling benchmark: one job; time and share of I/O against ranks, and the steps side by side, of a campaign."""
+"""Plots of the scaling benchmark: of one job; of a campaign, with time and share of I/O against ranks, and with the steps."""
 
 
 def draw_all(drawings):
-    """`drawings`: path -> function that returns a figure."""
+    """Writes all figures.  `drawings`: path -> function that returns a figure."""
     try:
         import matplotlib
         matplotlib.use("Agg")
@@ -28,7 +28,7 @@ def machine_line(report):
 
 
 def draw_job(report):
-    """Where the time of each step went."""
+    """Draws the parts of the time of each step."""
     epochs = report["epochs"]
     figure, axes = subplots(1, len(epochs), 5, 3.2)
     for axis, (i, epoch) in zip(axes[0], enumerate(epochs)):
@@ -50,7 +50,7 @@ def part_name(state, part):
 
 
 def of_campaign(report):
-    """File name -> function that draws it."""
+    """Returns file name -> function that draws the figure."""
     drawings = {}
     if len({r["ranks"] for r in report["rows"]}) > 1:
         drawings["time.png"] = lambda: against_ranks(report, "seconds")
@@ -112,8 +112,8 @@ def storage_line(report):
 
 
 def steps(report):
-    """Rows: contents and shapes, of the most ranks; columns: states and epochs.  Bars: each strategy, and how many times as fast as
-    the step before it is."""
+    """Rows: contents and shapes with the most ranks; columns: states and epochs.  Bars: each strategy, with its speed relative to
+    the previous step."""
     rows = [r for r in report["rows"] if r["compute"] == report["options"]["compute"][0]]
     scaling = rows[0]["scaling"]
     shapes = list(dict.fromkeys(r["shape"] for r in sorted(rows, key=lambda r: r["ranks"])))[-2:]
@@ -145,13 +145,13 @@ def steps(report):
     return figure
 
 
-# Pumma, Si, Feng, Balaji, "Scalable Deep Learning via I/O Analysis and Optimization", ACM TOPC 2019: ranks, and up to how many times
-# faster than stock LMDB the application is.
+# Result of Pumma, Si, Feng, Balaji, "Scalable Deep Learning via I/O Analysis and Optimization", ACM TOPC
+# 2019: number of ranks, and largest speed-up of the application over stock LMDB.
 PAPER = 9216, 65
 
 
 def simulated(report):
-    """Time of a step, and how many times faster than stock it is, against ranks."""
+    """Draws the time of a step, and the speed-up over stock, against ranks."""
     rows, options = report["rows"], report["options"]
     has_stock = any(r["to_stock"] for r in rows)
     figure, (axes,) = subplots(1, 1 + has_stock, 5.2, 4.2)
@@ -184,7 +184,7 @@ def simulated(report):
 
 
 def validation(rows):
-    """Predicted against measured time."""
+    """Draws predicted against measured times."""
     figure, ((axis,),) = subplots(1, 1, 5, 4.6)
     for n, strategy in enumerate(dict.fromkeys(r["strategy"] for r in rows)):
         for counts, marker in ((True, "o"), (False, "x")):
@@ -203,7 +203,7 @@ def validation(rows):
 
 
 def box(report):
-    """How many points have which speed-up, and how strong each assumption's influence is."""
+    """Draws the distribution of the speed-up, and the strength of the influence of each assumption."""
     figure, ((hist, bars),) = subplots(1, 2, 5, 3.6)
     ratios, summary = sorted(r["to_stock"] for r in report["rows"]), report["to_stock"]
     hist.plot(ratios, [100 * (i + 1) / len(ratios) for i in range(len(ratios))], drawstyle="steps-post")

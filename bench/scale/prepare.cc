@@ -42,7 +42,7 @@ class Progress {
   std::uint64_t next_ = 0;
 };
 
-/// Bytes that no compression shrinks.
+/// Returns random words, which cannot be compressed.
 std::vector<std::uint64_t> random_words(std::size_t bytes) {
   std::vector<std::uint64_t> words(bytes / sizeof(std::uint64_t));
   std::mt19937_64 random{2};

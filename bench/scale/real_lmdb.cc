@@ -13,7 +13,7 @@ namespace lmdbio::bench {
 
 namespace {
 
-/// Where this process has mapped the file at which `inside` points.
+/// Returns the address at which this process has mapped the file that contains `inside`.
 const std::byte* base_of(const void* inside) {
   const auto at = reinterpret_cast<std::uintptr_t>(inside);
   std::ifstream maps("/proc/self/maps");
@@ -62,7 +62,7 @@ class RealLmdb final : public LmdbAccess {
   StockReader reader_;
   std::unique_ptr<Keys> keys_;
   const std::byte* base_ = nullptr;
-  std::uint64_t next_ = 0;  ///< the record behind the one where the cursor is
+  std::uint64_t next_ = 0;  ///< the record after the cursor's
 };
 
 }  // namespace

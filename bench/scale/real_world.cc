@@ -53,7 +53,8 @@ class FileStorage final : public Storage {
   }
   void start(Span span, std::byte* to) override {
     if (queue_ == nullptr) {
-      // Only now: whether direct reads work is tested by one, which mapped strategies are not to have.
+      // Opened at the first request, because the open makes a direct read as a test.  Mapped strategies must
+      // make none.
       Result<File> opened = File::open(path_.c_str(), File::Mode::direct_if_possible);
       if (!opened) die("%s: %s", path_.c_str(), std::strerror(opened.error().raw()));
       file_ = std::make_unique<File>(std::move(opened).value());
@@ -86,7 +87,7 @@ class FileStorage final : public Storage {
   IoCounters counters_;
 };
 
-/// Adds the CPU time that this thread takes while it lives.
+/// Adds to `seconds` the CPU time of this thread during the timer's lifetime.
 class CpuTimer {
  public:
   explicit CpuTimer(double& seconds) noexcept : seconds_(seconds), begin_(now()) {}
@@ -104,10 +105,10 @@ class CpuTimer {
   const double begin_;
 };
 
-/// A shared window, whose first rank has all of it.
+/// A shared window whose memory belongs to the first rank.
 class SharedWindow final : public NodeMemory {
  public:
-  /// `asking_s`, which outlives it, counts what waits take of the CPU.
+  /// Adds the CPU time of waits to `asking_s`, which must outlive this object.
   SharedWindow(MPI_Comm group, double& asking_s) noexcept : group_(group), asking_s_(asking_s) {
     MPI_Comm_rank(group, &rank_);
   }
@@ -130,7 +131,7 @@ class SharedWindow final : public NodeMemory {
     int unit = 0;
     void* begin = nullptr;
     MPI_Win_shared_query(window_, 0, &size, &unit, &begin);
-    // Aligned for the reader; each process has it at an address of its own.
+    // Align the memory in the reader.  Each process has mapped the window at another address.
     const std::uint64_t at = reinterpret_cast<std::uintptr_t>(begin);
     std::uint64_t shift = (at + Storage::kAlignment - 1) / Storage::kAlignment * Storage::kAlignment - at;
     MPI_Bcast(&shift, 1, MPI_UINT64_T, 0, group_);
@@ -155,7 +156,7 @@ class SharedWindow final : public NodeMemory {
   std::uint64_t room_ = 0;
 };
 
-/// This process has, or had until its last library was closed, mapped such a file.
+/// Returns whether this process has mapped a file whose path contains `what`.
 bool has_mapped(const char* what) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);)
@@ -163,7 +164,7 @@ bool has_mapped(const char* what) {
   return false;
 }
 
-/// Private and shared memory of this process, without mapped files.
+/// Returns the private and shared memory of this process, without mapped files.
 std::uint64_t own_memory_kib() {
   return proc_number("/proc/self/status", "RssAnon: %" SCNu64) +
          proc_number("/proc/self/status", "RssShmem: %" SCNu64);
@@ -175,7 +176,7 @@ class RealWorld final : public World {
   void prepare(const Data& data, Order order) override {
     if (data.content && !std::filesystem::exists(data.database))
       make_database(data.database, *data.content, data.bytes, data.multiple);
-    const bool needed = !data.no_check || order == Order::shuffled;  // beside them are the keys
+    const bool needed = !data.no_check || order == Order::shuffled;  // make_sums() also writes the keys
     if (needed && !have_sums(data.database, data.sums)) make_sums(data.database, data.sums);
   }
   std::vector<std::uint64_t> sums(const Data& data) override {

@@ -1,4 +1,4 @@
-// A training loop over MPI whose ranks take batches by some strategy, and compute (docs/strategies.md).
+// A training loop over MPI: the ranks load batches by a given strategy, and compute (docs/strategies.md).
 //
 //   mpirun -n P run_scale DATABASE [options]            (--help lists them)
 //
@@ -85,7 +85,7 @@ void add_training(CLI::App& app, Options& o) {
   app.add_flag("--progress", o.training.progress, "show it on standard error");
 }
 
-/// What was set of it replaces the strategy's.
+/// Adds an option whose value replaces a part of the strategy.
 template <class T>
 void knob(CLI::App& app, const char* name, T& to, const std::map<std::string, T>& names, const char* what) {
   CLI::Option* const option = app.add_option(name, to, what)->group("Single choices");
@@ -120,7 +120,7 @@ void add_strategy(CLI::App& app, Options& o) {
        "where later epochs come from");
 }
 
-/// What follows an option on the command line, as --option VALUE or --option=VALUE; empty: nothing.
+/// Returns the value of an option that is given as --option VALUE or --option=VALUE, or an empty string.
 std::string argument(int argc, char** argv, const std::string& option) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
@@ -130,7 +130,7 @@ std::string argument(int argc, char** argv, const std::string& option) {
   return {};
 }
 
-/// An exit status, or -1: go on.
+/// Returns an exit status, or -1 if the program goes on.
 int parse(int argc, char** argv, Options& o, WorldMaker& maker) {
   CLI::App app{
       "A training loop over the records of an LMDB database.  Each rank takes its batches by a strategy "
@@ -141,7 +141,7 @@ int parse(int argc, char** argv, Options& o, WorldMaker& maker) {
   add_training(app, o);
   add_strategy(app, o);
   maker.add_options(app, {o.data, o.loading, o.training});
-  // The strategy first: what is named beside it replaces parts of it.
+  // Set the strategy first, because other options replace parts of it.
   for (const auto& [name, strategy] : presets())
     if (name == argument(argc, argv, "--strategy")) o.loading.strategy = strategy;
   try {

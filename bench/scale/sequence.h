@@ -11,7 +11,7 @@ namespace lmdbio::bench {
 
 enum class Order : unsigned char {
   sequential,
-  shuffled  ///< another order in each epoch, the same one on all ranks
+  shuffled  ///< a different order in each epoch, the same on all ranks
 };
 
 /// One thread.
@@ -20,7 +20,7 @@ class Sequence {
   Sequence() = default;
   Sequence(Order order, std::uint64_t records) : order_(order), records_(records) {}
 
-  /// Element `i` of an epoch.  Fast for the two epochs that were asked for last, if one follows the other.
+  /// Returns the ordinal of element `i` of an epoch.  Fast for two consecutive epochs at a time.
   std::uint64_t ordinal(std::uint64_t epoch, std::uint64_t i) const {
     return order_ == Order::sequential ? i : shuffled(epoch)[i];
   }

@@ -1,7 +1,7 @@
 """bench/scale/run --campaign --simulate PLATFORM: strategies x ranks, simulated (bench/scale/simulation/README.md).
 
-Weak scaling: each rank has as many records in a step for all numbers of ranks. The database has as many steps as are simulated, so that
-page caches are cold all the time. Jobs run side by side on all CPUs; one of 9,216 ranks takes about 3 GB of memory.
+Weak scaling: the number of records of a rank and step does not depend on the number of ranks. The database has as many steps as are
+simulated, so page caches are cold all the time. Jobs run in parallel on all CPUs. A job of 9,216 ranks takes about 3 GB of memory.
 """
 import argparse
 import hashlib
@@ -17,7 +17,8 @@ from .simulation import simulated_jobs
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 RANKS = [1, 2, 4, 8, 16] + [36 << k for k in range(9)]
-# Of a record in the file, as contents.h has it: whole pages, and its share of a leaf page.  If sizes differ: about.
+# Bytes of a record in the file, as in contents.h: whole pages, and its share of a leaf page.  Approximate if
+# sizes differ.
 RECORD_BYTES = {"cifar10-like": 4096 + 32, "imagenet-like": 28 * 4096 + 32, "raw-imagenet-like": 49 * 4096 + 32, "photographs": 28 * 4096,
                 "cosmoflow-like": 691 * 4096 + 32}
 SIGNATURE = ["platform_sha256", "content", "batch", "compute", "assignment", "steps"]
@@ -31,7 +32,7 @@ def ranks(string):
 
 
 def add_running_options(parser, out, kept):
-    """Of what runs many simulated jobs; `kept`: what it keeps of them, in a journal below build/`out`."""
+    """Adds options of commands that run many simulated jobs.  `kept`: the results that a journal below build/`out` keeps."""
     add = parser.add_argument
     add("--workers", type=int, default=os.cpu_count(), help="jobs that run side by side (default: %(default)s)")
     add("--timeout", type=float, default=1800, help="seconds that a job may take (default: %(default)s)")
@@ -70,9 +71,9 @@ def sha256_of(path):
 
 
 def job_words(content, batch, count, steps, strategy, compute, assignment):
-    """Options of a job on `count` ranks whose database has so many steps."""
+    """Returns the options of a job on `count` ranks whose database has this number of steps."""
     step_bytes = RECORD_BYTES[content] * batch * count
-    # Records are added until there are so many bytes, and whole steps.
+    # The database gets records until it has this number of bytes and whole steps.
     return ["db", "--make", content, "--bytes", str(int(step_bytes * (steps - 0.5))), "--multiple", str(batch * count),
             "--strategy", strategy, "--batch", str(batch), "--compute", str(compute), "--assignment", assignment]
 
@@ -95,7 +96,7 @@ class Campaign:
                 "read_to_values": epoch["storage_bytes"] / epoch["bytes"], "bytes": epoch["bytes"] / steps}
 
     def all(self):
-        """The largest first: they take longest.  Those that fail are told, and left out."""
+        """Runs all jobs, the largest first, because they take longest.  Reports and omits jobs that fail."""
         left = [(n, s) for n in sorted(self.args.ranks, reverse=True) for s in self.args.strategies if (n, s) not in self.rows]
         return simulated_jobs.run_side_by_side(self.args.workers, self.job, left, self.keep, lambda key: f"{key[1]}, {key[0]} ranks")
 

@@ -7,8 +7,8 @@ namespace lmdbio::bench {
 
 namespace {
 
-/// Each rank steps over all records with a cursor of LMDB, and copies its own.  Shuffled: it looks up its own
-/// by their keys.
+/// Each rank steps over all records with a cursor of LMDB, and copies its own.  If the order is shuffled,
+/// each rank looks up its records by their keys.
 class StockLoader final : public Loader {
  public:
   StockLoader(const LoaderSettings& s, World& world)

@@ -1,4 +1,4 @@
-// The file as strategies read it.
+// The interface through which strategies read the data file.
 #pragma once
 
 #include <algorithm>
@@ -20,11 +20,11 @@ struct Place {
   std::uint64_t offset = 0, bytes = 0;
 };
 
-/// What direct requests came to.
+/// Counters of direct requests.
 struct IoCounters {
   std::uint64_t requests = 0, bytes = 0;
   unsigned most_in_flight = 0;
-  /// Requests of up to 4 KiB, 64 KiB, 256 KiB, 1 MiB, more.
+  /// Numbers of requests of up to 4 KiB, 64 KiB, 256 KiB and 1 MiB, and of larger ones.
   std::array<std::uint64_t, 5> by_size{};
 
   void count(std::uint64_t request_bytes, std::size_t in_flight) noexcept {
@@ -40,16 +40,17 @@ struct IoCounters {
 /// One thread.
 class Storage {
  public:
-  /// Of a direct read: offsets, sizes and memory are multiples of it.
+  /// Offsets, sizes and addresses of direct reads must be multiples of this.
   static constexpr std::size_t kAlignment = 4096;
 
   virtual ~Storage() = default;
   virtual std::uint64_t bytes() const = 0;
-  /// From a mapping of the file, which takes page faults.
+  /// Copies a value from a mapping of the file, by page faults.
   virtual void copy_mapped(Place value, std::byte* to) = 0;
-  /// Starts one request, aligned at both ends, cut to the end of the file.
+  /// Starts one direct request.  Both ends of `span` must be aligned.  The request ends at the end of the
+  /// file.
   virtual void start(Span span, std::byte* to) = 0;
-  /// Until all that was started is there.  Ends the program if a read fails.
+  /// Waits until all started requests are done.  Ends the program if a read fails.
   virtual void wait() = 0;
   virtual IoCounters counters() const = 0;
 };

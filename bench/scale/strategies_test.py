@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""Every strategy of run_scale gives every rank the right records, at several numbers of ranks.
+"""Tests that every strategy of run_scale gives every rank the right records, with several numbers of ranks.
 
     strategies_test.py MPIRUN RUN_SCALE LIBLMDBIO_MPI [SEED]     other jobs for each seed; more of them if one is given
 
-run_scale compares each record with a checksum that stock LMDB has made beforehand.  One database has records of one size
-in the order of keys; in the other they are of all sizes, and were put in at random, so that leaf pages are not equally
-full and guesses about them are wrong.
+run_scale compares each record with a checksum that was made with stock LMDB before.  One database has records of one size,
+written in key order.  The other one has records of all sizes, written in random order, so that leaf pages have different
+numbers of records, and guesses about them are wrong.
 """
 import json
 import os
@@ -16,7 +16,7 @@ import tempfile
 
 STRATEGIES = ["stock", "lmm", "lmm-dm", "lmm-dio", "lmm-dio-prov", "lmm-dio-prov-coal", "lmm-dio-prov-coal-stag", "full"]
 RANKS = [1, 2, 4, 7, 8, 16]
-FEWER = {True: [1, 4, 7, 16], False: [2, 8]}  # by whether leaf pages are equally full
+FEWER = {True: [1, 4, 7, 16], False: [2, 8]}  # key: leaf pages are equally full
 JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests", "mpi", "mpi_job.py")
 
 
@@ -46,7 +46,7 @@ def run(mpirun, ranks, *command):
 
 
 def made_databases(mpirun, program, library, directory):
-    """What --make makes is read, and its checksums are those of its records.  A wrong record ends the job."""
+    """Reads databases of --make, and compares the records with the checksums.  A wrong record ends the job."""
     failed = 0
     for content, least, most in (("cifar10-like", 3072, 3072), ("imagenet-like", 112640, 112640), ("raw-imagenet-like", 196608, 196608),
                                  ("photographs", 50000, 200000), ("cosmoflow-like", 2700000, 2950000)):
@@ -60,7 +60,7 @@ def made_databases(mpirun, program, library, directory):
         if status != 0:
             failed += 1
             print(f"{content}: {status}: {told}")
-    # An empty value at the end of the file.
+    # The last value of the file is empty.
     import lmdb
     with lmdb.open(os.path.join(directory, "empty")) as env, env.begin(write=True) as txn:
         txn.put(b"aa", b"")
@@ -119,10 +119,10 @@ def main():
                     if not right:
                         failed += 1
                         print(f"{ranks} ranks, even {even}: {' '.join(options)}: status {status}, expected {expected} records: {told}")
-                    # The readers: by default one, since all ranks are on one node.
+                    # By default there is one reader, because all ranks are on one node.
                     if right and "--readers-per-node" not in options:
                         failed += told["readers"] != (ranks if strategy == "stock" else 1)
-        # What there is not is refused.
+        # Combinations that do not exist are refused.
         for options in (["lmm", "--overlap", "ahead"], ["stock", "--readers-per-node", "2"], ["full", "--request-bytes", "1000"],
                         ["lmm", "--exchange", "redistributed"], ["lmm-dio", "--later", "node-homes"],
                         ["lmm-dio-prov", "--order", "shuffled"]):

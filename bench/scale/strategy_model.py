@@ -1,5 +1,5 @@
-"""What the readers of each strategy ask the file for: computed from the pages of the file and from the definitions in
-docs/strategies.md, section "What each strategy reads".  It has no code in common with the strategies."""
+"""Computes the requests of the readers of each strategy, from the pages of the file and from the definitions in
+docs/strategies.md, section "What each strategy reads".  Shares no code with the strategies."""
 from collections import namedtuple
 from itertools import groupby
 
@@ -8,11 +8,13 @@ from lmdb_pages import PAGE
 MIB = 1 << 20
 DEPTH = 64  # requests of a reader in flight
 GAP, COALESCED = 64 << 10, 4 * MIB  # of strategies that coalesce
-METAS = 64 << 10  # read to find the newer meta page, whose place depends on the page size
+METAS = 64 << 10  # read to find the newer meta page: its offset depends on the page size
 
-# `nodes` with `each` ranks; `batch` of one rank.  Ranks of a node follow each other, and its first one is its reader.
+# `nodes` nodes have `each` ranks.  `batch` is that of one rank.  Ranks of a node have consecutive numbers,
+# and the first one reads.
 Job = namedtuple("Job", "tree nodes each batch strided epochs")
-# Requests (offset, bytes) that a reader has in flight together; the next phase begins when all of them are answered.
+# Requests (offset, bytes) that a reader has in flight together.  The next phase begins when all of them are
+# answered.
 Phase = namedtuple("Phase", "what requests")
 
 
@@ -25,14 +27,14 @@ def steps(job):
 
 
 def windows(job, steps_of_fetch=1):
-    """(first record, number) of each fetch of an epoch."""
+    """Returns (first record, number) of each fetch of an epoch."""
     step = job.batch * job.nodes * job.each
     for first in range(0, steps(job), steps_of_fetch):
         yield first * step, min(steps_of_fetch, steps(job) - first) * step
 
 
 def ordinals(job, window, ranks):
-    """The records of a window that these ranks use, sorted."""
+    """Returns the records of a window that these ranks use, sorted."""
     (first, number), all_ranks = window, job.nodes * job.each
     each = number // all_ranks
     return sorted(first + (i * all_ranks + rank if job.strided else each * rank + i) for rank in ranks for i in range(each))
@@ -43,7 +45,7 @@ def pages_of(record):
 
 
 def merged(extents, gap):
-    """Of (offset, bytes): those that meet, or have at most `gap` bytes between them, as one."""
+    """Merges extents (offset, bytes) that are at most `gap` bytes apart."""
     runs = []
     for offset, size in sorted(extents):
         if runs and offset - runs[-1][1] <= gap:
@@ -61,7 +63,7 @@ def single(pages):
 
 
 def direct(job, strategy):
-    """Of each reader, all of its phases, one after the other."""
+    """Returns the phases of each reader, in order."""
     tree, guesses = job.tree, "prov" in strategy
     opening = [Phase("test of direct reads", [(0, PAGE)]), Phase("metas", [(0, min(METAS, tree.file_bytes))])]
     opening += [Phase("branch pages", single(level)) for level in tree.levels]
@@ -84,11 +86,11 @@ def direct(job, strategy):
 
 
 class Walk:
-    """Over all leaf pages, each once in an epoch: so many together as the rest of the window fills, judged by the last one."""
+    """Reads each leaf page once in an epoch.  Reads as many together as the rest of the window needs, judged by the last page."""
 
     def __init__(self, tree):
         self.tree, self.leaf, self.end = tree, 0, 0  # records of the leaf pages that were stepped over end at `end`
-        self.there = 0  # leaf pages that were read
+        self.there = 0  # number of leaf pages that were read
 
     def find(self, window_end):
         phases = []
@@ -103,8 +105,8 @@ class Walk:
 
 
 class Guess:
-    """The leaf pages of a reader's records, if all are as full as the first one.  Once a reader finds that they are not, the readers
-    count all leaf pages, each a part of them, and then know."""
+    """Guesses the leaf pages of a reader's records as if all were as full as the first one.  After a wrong guess, the readers count
+    the records of all leaf pages, each reader in a part of them."""
 
     def __init__(self, tree):
         self.tree, self.counted = tree, False
@@ -139,7 +141,7 @@ class Guess:
 
 
 def mapped(job, strategy):
-    """Of each rank that reads, the pages that it touches in an epoch."""
+    """Returns the pages that each reading rank touches in an epoch."""
     tree, ranks = job.tree, range(job.nodes * job.each)
     last = tree.records[sum(list(windows(job))[-1]) - 1].leaf
     walk = {0, 1, *tree.leaves[:last + 1], *(page for above in tree.ancestors[:last + 1] for page in above)}
@@ -157,7 +159,7 @@ def mapped(job, strategy):
 
 
 def full_rounds(job):
-    """Of each round, the records that each reader reads in it."""
+    """Returns the records that each reader reads in each round."""
     tree, all_readers, all_ranks = job.tree, job.nodes, job.nodes * job.each
     number, block = len(tree.records), 1 if job.strided else job.batch
     shares = [[o for o in range(number) if o // block % all_ranks == rank] for rank in range(all_ranks)]
@@ -170,8 +172,8 @@ def full_rounds(job):
 
 
 def of_part(tree, records):
-    """Requests for the values and the leaf pages of a part.  Gaps of up to 64 KiB, or half of that and so on, are read as well, as long
-    as it all remains below 4 MiB; a gap of one page always is."""
+    """Returns the requests for the values and the leaf pages of a part.  Gaps of up to 64 KiB are read as well, or half of that and so
+    on, so that the total remains below 4 MiB.  A gap of one page is always read."""
     wanted = [(r.offset - 16, r.bytes + 16) for r in records] + single({tree.leaves[r.leaf] for r in records})
     gap = GAP
     while gap and sum(size for _, size in merged(wanted, gap)) > COALESCED:
@@ -182,7 +184,7 @@ def of_part(tree, records):
 
 
 def of_index(pages):
-    """Requests for branch or leaf pages: those with at most 16 KiB between them are one, of up to 256 KiB."""
+    """Returns the requests for branch or leaf pages.  Pages at most 16 KiB apart are one request, of at most 256 KiB."""
     requests = []
     for page in sorted(pages):
         if requests and page - requests[-1][1] <= 5 and page - requests[-1][0] < 64:
@@ -193,7 +195,7 @@ def of_index(pages):
 
 
 def full(job):
-    """Of each node's reader, all requests if they are direct; values have to lie in overflow pages."""
+    """Returns all direct requests of each node's reader.  Values must lie in overflow pages."""
     tree, leaves, requests = job.tree, len(job.tree.leaves), {}
     for i, reader in enumerate(readers(job)):
         part = tree.leaves[leaves * i // job.nodes:leaves * (i + 1) // job.nodes]

@@ -1,4 +1,4 @@
-// The records of a rank, as LMDBIO's streams are told them.
+// Describes the records of a rank to LMDBIO's streams.
 #pragma once
 
 #include <lmdbio/lmdbio.h>
@@ -22,7 +22,8 @@ inline lmdbio_order order_of(const LoaderSettings& s, int rank, int ranks) {
   return order;
 }
 
-/// Which batch a rank uses next.  Streams also give those after the last step, which not all ranks have.
+/// Tells which batch a rank uses next.  Streams also give batches after the last step, which not all ranks
+/// have.
 class StepCounter {
  public:
   explicit StepCounter(std::uint64_t batch, std::uint64_t steps = 1) : batch_(batch), steps_(steps) {}

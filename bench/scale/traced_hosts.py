@@ -1,4 +1,4 @@
-"""Jobs on emulated hosts whose file systems write a line for each read request (tests/support/slowfs/trace.h)."""
+"""Runs jobs on emulated hosts whose file systems write a line for each read request (tests/support/slowfs/trace.h)."""
 import json
 import os
 import shlex
@@ -6,8 +6,8 @@ import shlex
 from hosts import MOUNT, SMALL_JOB_S, SlowHosts
 from measure import Failed
 
-LARGEST_REQUEST = 1 << 20  # what is larger, the kernel divides
-# Each rank leaves its process number behind.
+LARGEST_REQUEST = 1 << 20  # the kernel divides larger ones
+# Each rank writes its process number to a file.
 RANK = """echo $$ >{out}/rank.$OMPI_COMM_WORLD_RANK
 {debug}
 exec "$@"
@@ -26,8 +26,8 @@ class TracedHosts(SlowHosts):
         return MOUNT.format(command=f"{command} --trace={self.out}/trace.$HOST -- {self.directory} {self.mount}", mount=self.mount)
 
     def traced_job(self, label, shape, command, options, env, debug):
-        """`shape`: hosts, and ranks on each.  `options`: of the file systems.  `debug`: a shell command in each rank, before the
-        program.  What run_scale reports, and the read requests for data.mdb by time, each with its node and its rank."""
+        """Runs a job.  `shape`: hosts, and ranks on each.  `options`: of the file systems.  `debug`: a shell command that each rank runs
+        before the program.  Returns the report of run_scale, and the read requests for data.mdb by time, with node and rank."""
         hosts, each = shape
         for file in os.listdir(self.out):
             os.unlink(os.path.join(self.out, file))

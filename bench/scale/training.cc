@@ -112,7 +112,8 @@ class Training {
                  static_cast<unsigned long long>(at.epoch + 1), static_cast<unsigned long long>(at.epochs),
                  static_cast<unsigned long long>(at.step), static_cast<unsigned long long>(at.steps));
   }
-  /// On rank 0: on each of them it would take memory that grows with the square of the ranks in a simulation.
+  /// Gathers values on rank 0 only: on all ranks they would take memory that grows with the square of the
+  /// ranks in a simulation.
   template <class T>
   std::vector<T> gathered(T mine, MPI_Datatype type) const {
     std::vector<T> all(static_cast<std::size_t>(rank_ == 0 ? ranks_ : 0));
@@ -121,11 +122,11 @@ class Training {
   }
   std::uint64_t sum(std::uint64_t v) const { return over_ranks(std::vector{v}, MPI_UINT64_T, MPI_SUM)[0]; }
 
-  /// Of an epoch on this rank.
+  /// Times of an epoch on this rank.
   struct Times {
-    double seconds;  ///< until all ranks have ended it: the largest of all ranks is the time from the first
-                     ///< that began to the last that ended
-    double skew;     ///< of these after this rank had ended it
+    double seconds;  ///< from the begin on this rank to the end on all ranks; the maximum over all ranks is
+                     ///< the time from the first begin to the last end
+    double skew;     ///< the part of `seconds` after this rank has ended
     double opened;
   };
   nlohmann::json report(const Times& times) {
@@ -156,7 +157,7 @@ class Training {
     if (const std::optional<StorageUse> use = world_.storage_use()) add_storage(e, *use);
     return e;
   }
-  /// Of the file systems of all nodes.
+  /// Adds the counters of the file systems of all nodes.
   void add_storage(nlohmann::json& e, StorageUse use) {
     if (use.most_in_flight != 0) e["storage_most_in_flight"] = use.most_in_flight;
     if (rank_of_node_ != 0) use = {};
@@ -164,7 +165,7 @@ class Training {
     e["storage_bytes"] = sum(use.bytes - std::exchange(storage_.bytes, use.bytes));
   }
 
-  /// Of the whole run and all ranks.
+  /// Returns the totals of the whole run over all ranks.
   nlohmann::json totals(const LoaderCounters& c, std::uint64_t memory_kib) {
     std::vector<std::uint64_t> counts{c.reads, c.direct.requests, c.direct.bytes, c.sent_bytes,
                                       std::uint64_t{rank_of_node_ == 0}};

@@ -1,4 +1,5 @@
-// A training loop: each rank takes its batch, compares it with checksums, computes, and sums over all ranks.
+// A training loop.  In each step a rank takes its batch, compares it with checksums, computes, and takes part
+// in an MPI_Allreduce.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +13,15 @@
 namespace lmdbio::bench {
 
 struct TrainingSettings {
-  double compute_s = 0;  ///< after each batch: a sleep, or on the CPU
+  double compute_s = 0;  ///< after each batch: a sleep, or a busy loop if `spin`
   bool spin = false;
   double allreduce_mb = 0;          ///< after each batch
-  std::vector<std::uint64_t> sums;  ///< checksums of all records; empty: nothing is compared
-  bool progress = false;            ///< rank 0 shows it on standard error
+  std::vector<std::uint64_t> sums;  ///< checksums of all records; empty: no check
+  bool progress = false;            ///< rank 0 shows the progress on standard error
 };
 
-/// All ranks call it.  What rank 0 reports; docs/strategies.md has the fields.  Ends the program if a record
-/// differs from its checksum.
+/// Runs the loop.  All ranks call it.  Returns the report of rank 0; docs/strategies.md describes its
+/// members.  Ends the program if a record differs from its checksum.
 nlohmann::json train(const TrainingSettings& training, const LoaderSettings& loading, World& world);
 
 }  // namespace lmdbio::bench

@@ -1,11 +1,11 @@
-"""bench/scale/run --validate: are times of simulated jobs those of real ones?
+"""bench/scale/run --validate: compares the times of simulated jobs with those of real ones.
 
 Measures the constants of this machine (as --calibrate does), simulates all jobs with them, writes these predictions to a file, and prints
 its SHA-256. Only then the real jobs run on emulated hosts. No constant comes from a run of the training loop. All jobs are cold, one epoch
 long and compute nothing. Options are those of --campaign, and:
 
-    --multiply MEMBER=FACTOR   a constant is wrong by so much, e.g. storage.latency_s=2: the validation has to notice
-    --reuse                    the constants and the real jobs of the last validation in --out
+    --multiply MEMBER=FACTOR   makes a constant wrong by this factor, e.g. storage.latency_s=2: the validation must detect it
+    --reuse                    uses the constants and the real jobs of the last validation in --out
 """
 import argparse
 import hashlib
@@ -22,10 +22,10 @@ from measure import Failed, Skip, fail, interval, machine_facts, progress, text
 from . import calibrate, campaign, plots
 from .simulation import simulated_jobs
 
-# Of the CPUs: emulated hosts share them, simulated ones do not.  Without what ranks take to ask for others of their node: they give
-# the CPU to who has something to do.
+# Largest busy part of the CPUs of a valid row: emulated hosts share CPUs, simulated ones do not.  Polling for
+# ranks of the same node does not count, because it yields the CPU to other processes.
 MOST_BUSY = 0.7
-# Of |predicted / measured - 1|: the median, the share of rows that is within the next, and the largest.
+# Bounds of |predicted / measured - 1|: for the median, for nine in ten rows, and for all rows.
 MEDIAN, NINE_IN_TEN, LARGEST = 0.10, 0.20, 0.35
 FEWEST_ROWS, SAME_ORDER = 0.6, 0.95
 DEFAULTS = ["--shapes", "1x1,1x2,1x4,4x1,4x2", "--rounds", "5"]
@@ -33,7 +33,7 @@ FIXED = ["--states", "cold", "--epochs", "1", "--compute", "0", "--scaling", "st
 
 
 def parse(words):
-    """Arguments of a campaign, with `multiply` and `reuse`."""
+    """Returns the arguments of a campaign, with `multiply` and `reuse`."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--multiply", action="append", default=[])
     parser.add_argument("--reuse", action="store_true")
@@ -59,7 +59,7 @@ class Validation:
         self.platform = os.path.join(args.out, "platform.json")
 
     def keys(self):
-        """Content, shape, strategy."""
+        """Returns all (content, shape, strategy)."""
         return list(itertools.product(self.args.contents, self.args.shapes, self.args.strategies))
 
     def predict(self, jobs):
@@ -116,12 +116,12 @@ class Validation:
 
     @staticmethod
     def half_width(seconds):
-        """Of the middle half of the runs, relative: what the median may be wrong by."""
+        """Returns the relative half width of the middle half of the runs, an estimate of the error of the median."""
         quartiles = statistics.quantiles(seconds, n=4) if len(seconds) > 2 else [min(seconds), 0, max(seconds)]
         return (quartiles[2] - quartiles[0]) / 2 / statistics.median(seconds)
 
     def verdict(self, rows):
-        """Bounds, each as (what, holds)."""
+        """Returns the bounds, each as (what, holds)."""
         counted = [r for r in rows if r["counts"]]
         errors = [max(abs(r["error"]) - r["half_width"], 0) for r in counted]
         pairs = [(a, b) for a, b in itertools.combinations(counted, 2) if (a["content"], a["shape"]) == (b["content"], b["shape"])

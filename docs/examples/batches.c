@@ -1,4 +1,4 @@
-/* Reads a database in order, in batches; then some records by key.
+/* Reads a database in order, in batches, and then some records by key.
  *
  *   batches DATABASE [KEY ...] */
 #include <inttypes.h>

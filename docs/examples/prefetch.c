@@ -1,4 +1,4 @@
-/* Looks up the keys that it reads from standard input, a line each, and tells LMDBIO ahead which ones come.
+/* Looks up the keys that it reads from standard input, one on each line.  Passes them to LMDBIO in advance.
  * Runs without the library too: then it is a plain LMDB program.
  *
  *   prefetch DATABASE < KEYS */

@@ -1,4 +1,4 @@
-"""Values of an LMDB database in a random order, prefetched by LMDBIO some hundreds ahead.
+"""Reads the values of an LMDB database in a random order.  LMDBIO prefetches some hundred values ahead.
 
     LD_PRELOAD=liblmdbio.so python3 prefetch.py PATH [SEED]
 
@@ -21,9 +21,9 @@ class Val(ctypes.Structure):
 
 
 class Prefetch:
-    """Tells LMDBIO which keys of a transaction's main database come next; does nothing where it is not there."""
+    """Passes LMDBIO the next keys of a transaction's main database.  Does nothing if LMDBIO is not in the process."""
 
-    MAIN = 1  # the number that LMDB gives the main database; mdb_dbi_open tells those of others
+    MAIN = 1  # the handle of the main database; mdb_dbi_open returns those of other databases
 
     def __init__(self, txn):
         self.txn = None

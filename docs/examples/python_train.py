@@ -1,8 +1,8 @@
 """Trains a small network on images in an LMDB database; a run that was stopped resumes as if it had not been.
 
     python3 python_train.py PATH --make 512                               # writes a database of generated images
-    python3 python_train.py PATH --checkpoint FILE --stop-after 25        # stops after so many batches
-    python3 python_train.py PATH --checkpoint FILE --resume               # goes on where the checkpoint was saved
+    python3 python_train.py PATH --checkpoint FILE --stop-after 25        # stops after this number of batches
+    python3 python_train.py PATH --checkpoint FILE --resume               # continues where the checkpoint was saved
 
 Prints the loss of the last batch and a checksum of the model.  On a CPU, with one thread, both are the same to the last bit if
 the run was stopped and resumed, also with another number of workers.

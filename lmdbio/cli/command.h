@@ -38,10 +38,10 @@ void add_index(CLI::App& app, int& status);
 void add_config(CLI::App& app, int& status);
 void add_ps(CLI::App& app, int& status);
 void add_stats(CLI::App& app, int& status);
-/// `command`: the program and its arguments, which CLI11 does not parse.  It lives as long as `app`.
+/// `command` has the program and its arguments, which CLI11 does not parse.  It must live as long as `app`.
 void add_run(CLI::App& app, const std::vector<std::string>& command, int& status);
-/// Returns the index in `argv` where the options of `run` end: that of "--" or of the program.  Returns
-/// argc for other subcommands.
+/// Returns the index in `argv` of "--" or of the program, where the options of `run` end.  Returns argc for
+/// other subcommands.
 int run_options_end(int argc, char** argv);
 
 }  // namespace lmdbio::cli

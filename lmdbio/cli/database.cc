@@ -51,7 +51,7 @@ std::vector<std::byte> read_at(int fd, std::uint64_t at, std::size_t size, const
   return out;
 }
 
-// For SIGBUS: a page is beyond the end of a file that was truncated while it was mapped.
+// For the handler of SIGBUS, which occurs if a mapped file is truncated.
 char truncated_message[512];
 std::size_t truncated_length;
 extern "C" void on_sigbus(int) {

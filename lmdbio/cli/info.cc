@@ -119,7 +119,7 @@ void show_rows(const std::vector<Row>& rows, std::size_t page_size) {
 struct Facts {
   tree::Snapshot snapshot;
   std::uint64_t map_bytes;
-  std::optional<double> cached;  ///< share of the file in the page cache, 0 to 1
+  std::optional<double> cached;  ///< part of the file in the page cache, 0 to 1
   const char* cached_how = "";   ///< the system call that reported it
   std::string index_file;        ///< path of the main database's index file, whether it exists or not
   std::string index_state;       ///< "none", "valid" or why it is ignored

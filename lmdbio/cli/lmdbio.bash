@@ -6,7 +6,7 @@ _lmdbio() {
     return
   fi
   if [ "$command" = run ]; then
-    for ((i = 2; i < COMP_CWORD; i++)); do # beyond the options the program's own completion is at work
+    for ((i = 2; i < COMP_CWORD; i++)); do # after the options, use the completion of the program
       case ${COMP_WORDS[i]} in
         --) ((i++)) ;;
         --json | --set | --library) ((i++)) && continue ;;

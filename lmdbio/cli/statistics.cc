@@ -192,8 +192,8 @@ void add_details(const Json& j, Lines& out) {
         "a writer changed the file while it was being read without locks; the data read may be inconsistent");
 }
 
-/// Says whether LMDBIO was used, and whether reading was the bottleneck.  The kernel has read all data that
-/// LMDBIO has not: for page faults, with the kernel's own read-ahead, and for other files of the process.
+/// Says whether LMDBIO was used, and whether reading was the bottleneck.  The kernel has read all other data:
+/// for page faults, by its own read-ahead, and for other files of the process.
 std::string answer(const Json& total, const std::optional<JobUse>& job) {
   const std::uint64_t served = number(total, "records") + number(total, "reader", "records");
   if (served == 0) {
@@ -251,8 +251,8 @@ bool add_lines(const std::string& file, Json& processes) {
 
 Json collect(const std::function<bool(const node::ShownBoard&)>& wanted,
              const std::function<void(const node::ShownBoard&)>& ended, const std::function<Json()>& lines) {
-  // A running process may write its line at any time.  Repeat until no process ended meanwhile: each then
-  // counts once, by its line or by its board.
+  // A running process may write its line at any time.  Repeat until no process ended meanwhile.  Each process
+  // then counts once, by its line or by its board.
   constexpr unsigned kTries = 10;
   for (unsigned tries = 1;; ++tries) {
     const auto look = [&](Json& running) {
@@ -307,8 +307,8 @@ Json total_of(const Json& processes, const std::optional<JobUse>& job) {
           counted.erase(name);
         }
       add(sums, counted);
-      // Without read-ahead, an environment only says how it would have read.  Use that only if all
-      // environments are so.
+      // An environment without read-ahead only reports how it would have read.  Use this only if no
+      // environment had read-ahead.
       if (const auto io = e.find("io"); io != e.end() && io->is_object())
         add(io->contains("engine") ? sums_io : idle_io, *io);
     }

@@ -25,7 +25,7 @@ void add_line(const std::string& line, Json& processes);
 Json collect(const std::function<bool(const node::ShownBoard&)>& wanted,
              const std::function<void(const node::ShownBoard&)>& ended, const std::function<Json()>& lines);
 
-/// What a job used: a program and all its descendants that were waited for.
+/// Resources that a job used: a program, and all its descendants that were waited for.
 struct JobUse {
   double seconds, cpu_seconds;
   std::uint64_t major_faults;

@@ -59,7 +59,7 @@ void tell(const Options& options) {
   for (const std::string& f : options.files) {
     if (processes.empty() && ::access(f.c_str(), R_OK) != 0)
       throw Failure(f + ": " + ::strerrordesc_np(errno));
-    // The processes that write to an empty file may still run.
+    // An empty file may belong to processes that still run.
     if (processes.empty() || without.contains(f)) throw Failure(f + ": no statistics of LMDBIO");
   }
   const Json total = total_of(processes);

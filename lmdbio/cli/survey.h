@@ -1,4 +1,4 @@
-// What `lmdbio info` measures while it walks over a database.
+// Measurements of `lmdbio info` during a walk over a database.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Constants of this machine are measured, follow what the slow file system was told, and describe a machine that can be simulated.
-Simulated jobs are compared with real ones, and wrong constants make wrong predictions.
+"""Tests that the measured constants of this machine follow the settings of the slow file system, and can be simulated.  Compares
+simulated jobs with real ones, and checks that wrong constants make wrong predictions.
 
     calibrate_test.py RUN BUILD                     77: there are no emulated hosts here
 """
@@ -38,7 +38,8 @@ def main():
     quick, slow = platforms
     for platform in platforms:
         assert all(number >= 0 for number in numbers(platform)), platform
-    # Whatever else this machine does, a delay is a lower bound, and so is a cap of the time that bytes take.
+    # On a busy machine, a delay is still a lower bound of the latency, and a cap gives a lower bound of the
+    # time of a transfer.
     assert quick["storage"]["latency_s"] > 0.0004 and slow["storage"]["latency_s"] > 0.019, platforms
     assert quick["storage"]["server_bytes_s"] <= 1e8 and slow["storage"]["server_bytes_s"] != 1e8, platforms
     assert slow["storage"]["latency_s"] > quick["storage"]["latency_s"], platforms
@@ -46,7 +47,7 @@ def main():
 
 
 def compares_with_real_jobs():
-    """Of times only the predictions are looked at: what real jobs take depends on what else the machine does."""
+    """Checks only predicted times, because the times of real jobs depend on the load of the machine."""
     with tempfile.TemporaryDirectory(prefix="lmdbio_calibrate_test_") as directory:
         command = [RUN, "--validate", "--contents", "imagenet-like", "--shapes", "1x1,2x1", "--strategies", "stock,lmm-dio",
                    "--rounds", "2", "--bytes", "8M", "--batch", "4", "--delay-us", "5000", "--build", BUILD, "--out", directory]

@@ -1,4 +1,4 @@
-// Simulated time.  A simulator implements it; so do tests.
+// Simulated time.  A simulator and the tests implement it.
 #pragma once
 
 #include <functional>
@@ -10,8 +10,8 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual double seconds() const = 0;
-  /// Calls `what` at a time that is not before seconds().  Of what comes at one time, what was asked for
-  /// first comes first.
+  /// Calls `what` at the time `seconds`, which must not be in the past.  Functions for the same time are
+  /// called in the order in which they were passed to at().
   virtual void at(double seconds, std::function<void()> what) = 0;
 };
 

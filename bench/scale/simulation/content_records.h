@@ -10,7 +10,7 @@
 
 namespace lmdbio::bench {
 
-/// Those of make_database() with the same arguments.
+/// The records that make_database() writes with the same arguments.
 class ContentRecords final : public Records {
  public:
   ContentRecords(Content content, std::uint64_t bytes, std::uint64_t multiple);

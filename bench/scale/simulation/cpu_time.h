@@ -1,4 +1,4 @@
-// What the CPU of a simulated rank takes.
+// CPU time of a simulated rank.
 #pragma once
 
 #include <simgrid/s4u.hpp>
@@ -8,8 +8,9 @@
 
 namespace lmdbio::bench {
 
-/// The rank sleeps for what it has spent, once that is much, or when somebody wants to know the time or to
-/// wait: each sleep takes time to simulate.  The rank that it belongs to calls it.
+/// Accumulates the CPU time that a rank spends, because each sleep takes time to simulate.  The rank sleeps
+/// for the accumulated time when it reaches kMuch, and in settle().  Call settle() before the rank reads the
+/// clock or waits.  Only this rank may call the functions.
 class CpuTime {
  public:
   explicit CpuTime(const CpuCosts& costs) : costs_(costs) {}

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""What a job asks of the file system and of the network grows as docs/scale.md says: the formulas there, against simulated jobs of three
-sizes, of a database that stock LMDB has written.
+"""Tests that a job's reads and messages grow as docs/scale.md says: compares the formulas there with simulated jobs of three sizes, on
+a database that stock LMDB has written.
 
     growth_test.py RUN_SCALE RUN_SCALE_SIMULATED PLATFORM
 """
@@ -19,13 +19,13 @@ from scale.simulation import simulated_jobs  # noqa: E402
 RANKS = [72, 288, 1152]
 RANKS_OF_NODE, BATCH, STEPS, VALUE, PAGE = 36, 4, 8, 3072, 4096
 PART = 4 << 20  # bytes that a reader of `full` reads at a time
-METAS = 16 * PAGE  # where the second meta page is, at the latest
-# The open of an environment: what the kernel reads ahead of the meta pages.
+METAS = 16 * PAGE  # upper bound on the end of the second meta page
+# The kernel's reads for the meta pages when an environment is opened.
 OPENING = 12 * PAGE
 
 
 class Facts:
-    """Of a job and its database, as docs/scale.md names them."""
+    """Facts about a job and its database, with the names of docs/scale.md."""
 
     def __init__(self, ranks, database):
         with lmdb.open(database, readonly=True, lock=False) as env:
@@ -38,9 +38,9 @@ class Facts:
 
 
 def bytes_read(f):
-    """Of the file system, in a cold epoch."""
+    """Returns the bytes read from the file system in a cold epoch."""
     of_leaf = f.E / f.L  # records
-    guessed = f.S * (f.P * f.B / of_leaf + f.N) * PAGE  # a step's leaf pages, of which a node has one more than its share
+    guessed = f.S * (f.P * f.B / of_leaf + f.N) * PAGE  # leaf pages of a step: each node reads one more than its share
     return {
         "stock": f.N * f.F,
         "lmm": f.N * f.F,

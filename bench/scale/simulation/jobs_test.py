@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Simulated jobs make the requests that real ones make, and take the time that the model's settings say.
+"""Tests that simulated jobs make the same requests as real jobs, and take the time that follows from the settings of the model.
 
     jobs_test.py one MPIRUN RUN_SCALE RUN_SCALE_SIMULATED LIBLMDBIO_MPI LMDBIO_SLOWFS [SEED]
     jobs_test.py four ...                                         on four emulated hosts instead of this one; 77: there are none
@@ -42,7 +42,7 @@ PLATFORM = {"ranks_of_node": 8, "node_memory_bytes": 1 << 35, "read_ahead_bytes"
 
 
 def processes_with(word):
-    """Those that have it in their command lines."""
+    """Returns the processes whose command lines contain the word."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -55,7 +55,7 @@ def processes_with(word):
 
 
 def waits_for(what):
-    """Whether it comes true within 30 s."""
+    """Returns whether the condition becomes true within 30 s."""
     end = time.monotonic() + 30
     while not what():
         if time.monotonic() > end:
@@ -127,8 +127,8 @@ class Test:
                             f"{words}: the file system did not give what was asked for")
 
     def streams_exchange_what_real_ones_do(self):
-        """Of the file they read the same, but for leaf pages: whether one is still kept when it is needed again depends on how
-        fast reads are, at most once for a part of a round."""
+        """Streams read the same bytes of the file, except for leaf pages.  Whether a leaf page is still kept when it is needed again
+        depends on the speed of reads.  This differs at most once for each part of a round."""
         platform = self.platform(server_bytes_s=1e10)
         data = os.path.join(self.path, "data")
         for each in RANKS_OF_STREAMS[self.where]:
@@ -150,8 +150,8 @@ class Test:
                 self.expect((x["records"], x["bytes"]) == (y["records"], y["bytes"]), what)
 
     def mapped_files_are_read_as_real_ones_are(self):
-        """Where one rank of a node reads, requests do not depend on time, but for a page that somebody holds at the moment.  Else they
-        do: who faults first reads around."""
+        """If one rank of a node reads, the requests do not depend on time, except for a page that another process holds at the moment.
+        If several ranks read, the requests depend on time, because the first page fault reads around."""
         if KERNEL < KERNEL_OF_MODEL:
             return print(f"kernel {os.uname().release}: mapped strategies are not compared, an older kernel reads ahead otherwise")
         platform = self.platform(latency_s=1e-3)
@@ -191,20 +191,20 @@ class Test:
         ratio = twice["epochs"][0]["seconds"] / job["epochs"][0]["seconds"] * (
             job["epochs"][0]["storage_bytes"] / twice["epochs"][0]["storage_bytes"])
         self.expect(abs(ratio - 1) < 0.02, f"twice the ranks take {ratio} times the time for a byte")
-        # A stream's ranks miss nothing that they wait for.
+        # The ranks of a stream get all events that they wait for.
         for ranks in (2, 32):
             job = self.simulate(slow, ranks, *words[:-1], "full", "--batch", str(256 // ranks))
             takes = job["library"]["file_bytes"] / 1e8
             self.expect(abs(job["epochs"][0]["seconds"] / takes - 1) < 0.03,
                         f"full, {ranks} ranks: {job['epochs'][0]['seconds']} s for what takes {takes} s")
-        # What clients divide is the same for the programs.
+        # Programs see no difference if clients divide requests.
         whole, divided = (self.simulate(self.platform(largest_request_bytes=size), 32, *words, "--batch", "8") for size in (0, 128 << 10))
         self.expect(whole["requests"] == divided["requests"], f"{whole['requests']} requests, {divided['requests']} if divided")
         asked, parts = whole["epochs"][0], divided["epochs"][0]
         self.expect(asked["storage_bytes"] == parts["storage_bytes"]
                     and parts["storage_requests"] >= asked["storage_bytes"] / (128 << 10) > asked["storage_requests"],
                     f"{parts['storage_requests']} requests of at most 128 KiB for {asked['storage_bytes']} bytes")
-        # A CPU takes what its platform says, also longer than the read that a fault waits for.
+        # The CPU time is that of the platform, even if it is longer than the read that a fault waits for.
         walk = ["--make", "cifar10-like", "--bytes", "8MiB", "--batch", "8", "--strategy", "stock"]
         cpu = {"next_s": 0, "fault_s": 0, "major_fault_s": 0, "wake_s": 0, "copy_bytes_s": 1e18}
         platforms = [self.platform(latency_s=1e-3, cpu=cpu | more) for more in ({}, {"next_s": 1e-3}, {"major_fault_s": 5e-3})]
@@ -226,7 +226,7 @@ class Test:
         build = os.path.dirname(os.path.dirname(self.simulated))
         command = [os.path.join(SCALE, "run"), "--simulate", platform, "--build", build, "--out", self.path, "--ranks", "64", "db",
                    "--make", "cifar10-like", "--bytes", "4GiB", "--batch", "1", "--strategy", "stock"]
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored, and inherited, where a shell runs this beside others
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that runs this in the background makes the process ignore it
         for sent in (signal.SIGINT, signal.SIGTERM):
             job = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             self.expect(waits_for(lambda: len(processes_with(platform)) > 2), "a simulated job does not start")

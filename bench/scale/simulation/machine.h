@@ -1,5 +1,5 @@
-// What the simulated ranks of a job share.  They are actors of one process, one of which runs at a time, so
-// it needs no locks.
+// State that the simulated ranks of a job share.  The ranks are actors of one process, and one runs at a
+// time, so the state needs no locks.
 #pragma once
 
 #include <algorithm>
@@ -38,9 +38,9 @@ class SimulatorClock final : public Clock {
 /// A barrier for ranks that go on with something else while they wait.
 class Meeting {
  public:
-  /// So often all ranks have come.
+  /// Returns how many times all ranks have arrived.
   std::uint64_t held() const noexcept { return held_; }
-  /// A rank has come, and is told once all have.  `waker` lives until then.
+  /// A rank arrives.  When all `ranks` have arrived, wakes each by its `waker`, which must live until then.
   void come(Waker& waker, std::size_t ranks) {
     waiting_.push_back(&waker);
     if (waiting_.size() != ranks) return;
@@ -63,11 +63,11 @@ class Machine {
     for (s4u::Host* const host : s4u::Engine::get_instance()->get_all_hosts())
       nodes_.emplace(host->get_name(), nodes_.size());
   }
-  /// Of the calling rank.
+  /// Returns the node of the calling rank.
   std::size_t node() const { return nodes_.at(s4u::this_actor::get_host()->get_name()); }
-  /// A rank of the job is on the calling rank's node.
+  /// Adds a rank of the job to the calling rank's node.
   void add_rank(int rank) { ranks_[node()].push_back(rank); }
-  /// Of the calling rank's node, once all have been added; sorted.
+  /// Returns the ranks of the calling rank's node, sorted.  Call it after all ranks were added.
   std::vector<int> ranks() {
     std::vector<int>& ranks = ranks_[node()];
     std::sort(ranks.begin(), ranks.end());
@@ -97,7 +97,7 @@ class Machine {
       ++use_[node].requests;
       return read_one(node, offset, bytes, std::move(done));
     }
-    // The client divides it, and asks for all parts at once.
+    // The client divides the request, and sends all parts at once.
     const auto left = std::make_shared<std::uint64_t>((bytes - 1) / most + 1);
     use_[node].requests += *left;
     const auto all_done = std::make_shared<std::function<void()>>(std::move(done));
@@ -106,7 +106,7 @@ class Machine {
         if (--*left == 0) (*all_done)();
       });
   }
-  /// Of the database.
+  /// Returns the page cache of the database on a node.
   PageCache& page_cache(std::size_t node) {
     auto& cache = caches_[node];
     if (cache == nullptr)
@@ -124,7 +124,7 @@ class Machine {
     use.most_in_flight = most_in_flight_;
     return use;
   }
-  /// What was in flight before does not count: a rank has opened.
+  /// Called when a rank has opened the database: restarts the maximum of requests in flight.
   void begin_to_count_in_flight() noexcept { most_in_flight_ = in_flight_; }
   SimulatedNetwork& network() noexcept { return network_; }
   Meeting& meeting() noexcept { return meeting_; }
@@ -152,10 +152,10 @@ class Machine {
   Meeting meeting_;
 };
 
-/// Requests of one rank that are waited for together.
+/// Requests of one rank, which wait() waits for together.
 class SimulatedReads {
  public:
-  /// `ended` is called when there is no request any more.
+  /// `ended` is called whenever the last request in flight has ended.
   explicit SimulatedReads(Machine& machine, std::function<void()> ended = {})
       : machine_(machine), node_(machine.node()), ended_(std::move(ended)) {}
   SimulatedReads(const SimulatedReads&) = delete;
@@ -183,7 +183,7 @@ class SimulatedReads {
   const std::function<void()> ended_;
   std::size_t in_flight_ = 0;
   bool waits_ = false;
-  // Not Actor::suspend, which also suspends the messages of the actor.
+  // Not Actor::suspend, because it also suspends the messages of the actor.
   const s4u::SemaphorePtr done_ = s4u::Semaphore::create(0);
 };
 

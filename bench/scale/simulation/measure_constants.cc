@@ -29,9 +29,9 @@ namespace lmdbio::bench {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-/// What a fault maps of the pages that are there: fault_around_bytes.
+/// A fault maps resident pages around it: fault_around_bytes.
 constexpr std::size_t kFaultAround = std::size_t{64} << 10;
-/// What a fault reads around it where nothing was read: read_ahead_kb, by default.
+/// A fault reads this number of bytes around it: the default of read_ahead_kb.
 constexpr std::size_t kReadAround = std::size_t{128} << 10;
 
 double seconds_of(const std::function<void()>& what) {
@@ -82,7 +82,7 @@ double step_of_a_cursor(const std::string& database) {
     const double s = seconds_of([&] {
       for (std::uint64_t o = 0; o < records; ++o) (void)reader.first_or_next(o == 0);
     });
-    if (round > 0) walks.push_back(s / static_cast<double>(records));  // the first one takes faults
+    if (round > 0) walks.push_back(s / static_cast<double>(records));  // the first walk has page faults
   }
   return median(walks);
 }
@@ -109,7 +109,7 @@ double minor_fault(const OpenFile& file) {
   return median(each);
 }
 
-/// Into memory that is used again, as a program's batch.
+/// Copies into memory that is used again, as a program's batch is.
 double copied_bytes_a_second(const OpenFile& file) {
   constexpr std::size_t kValue = std::size_t{110} << 10, kBatch = 64 * kValue;
   const Mapping mapping(file.fd, file.bytes);
@@ -138,7 +138,7 @@ nlohmann::json cpu(const std::string& database) {
 
 // ---- requests
 
-/// Offsets that follow each other at random, none twice.
+/// Returns offsets in random order, each once.
 std::vector<std::uint64_t> places(std::uint64_t file_bytes, std::uint64_t each, std::uint64_t seed) {
   std::vector<std::uint64_t> offsets(file_bytes / each);
   for (std::size_t i = 0; i < offsets.size(); ++i) offsets[i] = i * each;
@@ -173,18 +173,18 @@ nlohmann::json requests_one_at_a_time(const RawFile& raw) {
     if (size != kSizes[0]) continue;
     std::vector<double> from_median;
     for (const double t : times) from_median.push_back(std::abs(std::log(t / median(times))));
-    spread = 1.4826 * median(from_median);  // of a normal distribution, its standard deviation
+    spread = 1.4826 * median(from_median);  // the standard deviation of a normal distribution
   }
   return {{"seconds_by_bytes", by_size}, {"latency_spread", spread}};
 }
 
-/// What a fault takes beyond a direct read of what it reads.
+/// Returns the seconds that a fault takes beyond a direct read of the same bytes.
 double major_fault(const OpenFile& file, const RawFile& raw) {
   constexpr std::size_t kMost = 60;
   const Mapping mapping(file.fd, file.bytes);
   char* const to = make_buffers(kReadAround);
   std::vector<double> faults, reads;
-  // Far from each other: what is read around one has nothing of the next.
+  // The offsets are far apart: the data read around one does not include the next.
   for (const std::uint64_t at : places(file.bytes - kReadAround, 4 * kReadAround, 7)) {
     faults.push_back(seconds_of([&] { mapping.touch(at + kReadAround / 2); }));
     reads.push_back(direct_read(raw, at, kReadAround, to));
@@ -193,8 +193,7 @@ double major_fault(const OpenFile& file, const RawFile& raw) {
   return std::max(median(faults) - median(reads), 0.0);
 }
 
-/// Of processes that touch the same page, which is read meanwhile: the time from one that goes on to the
-/// next.
+/// Several processes wait for the same page.  Returns the time from the wake-up of one to that of the next.
 double one_after_the_other(const OpenFile& file) {
   constexpr int kProcesses = 8;
   constexpr std::size_t kRounds = 40;

@@ -1,8 +1,10 @@
-// Constants of messages between the first and the last rank of a job (bench/scale/simulation/README.md).
+// Measures the constants of messages between the first and the last rank of a job
+// (bench/scale/simulation/README.md).
 //
 //   mpirun -n P measure_messages
 //
-// Rank 0 prints one line of JSON: latency_s, of an empty message; bytes_s, bytes a second of large ones.
+// Rank 0 prints one line of JSON: latency_s is the latency of an empty message, bytes_s the bytes a second of
+// large ones.
 #include <mpi.h>
 
 #include <algorithm>
@@ -14,7 +16,7 @@
 namespace lmdbio::bench {
 namespace {
 
-/// Seconds for one way; the median of `rounds`.
+/// Returns the seconds of a message in one direction, the median of `rounds`.
 double one_way(int peer, bool begins, std::size_t bytes, int rounds) {
   std::vector<char> buffer(std::max<std::size_t>(bytes, 1));
   std::vector<double> times;
@@ -25,7 +27,7 @@ double one_way(int peer, bool begins, std::size_t bytes, int rounds) {
     if (!begins) MPI_Send(buffer.data(), static_cast<int>(bytes), MPI_BYTE, peer, 0, MPI_COMM_WORLD);
     times.push_back((MPI_Wtime() - begin) / 2);
   }
-  times.erase(times.begin(), times.begin() + rounds / 10);  // connections are made
+  times.erase(times.begin(), times.begin() + rounds / 10);  // the first rounds open connections
   return median(times);
 }
 

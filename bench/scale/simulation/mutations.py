@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Breaks the exchange of records in three ways, and shows that simulated jobs tell: in what they count, and in the time they take.
+"""Breaks the exchange of records in three ways, and shows that the counts and the time of simulated jobs detect that.
 
     bench/scale/simulation/mutations.py [--build DIR] [--ranks P]
 
-Builds them from a copy of the committed sources, which takes some minutes.  1: a mutant is not seen.
+Builds the mutants from a copy of the committed sources, which takes some minutes.  Exit status 1: a mutant was not detected.
 """
 import argparse
 import os
@@ -20,13 +20,14 @@ from measure import Failed, progress  # noqa: E402
 from scale.simulated_campaign import job_words  # noqa: E402
 from scale.simulation import simulated_jobs  # noqa: E402
 
-# What: the file, what stands there, what replaces it, and the count that is to differ by a factor of 1.5 at least.
+# Name: the file, the text to replace, its replacement, and the count that must differ by a factor of at least
+# 1.5.
 MUTANTS = {
     "each part is read twice": (
         "lmdbio/ranks/sender.cc", "  const Status st =\n      source_.start(planned_.ordinals,",
         "  std::unique_ptr<PartRead> again;\n  (void)source_.start(planned_.ordinals, {}, again, why);\n  (void)again.release();\n"
         "  const Status st =\n      source_.start(planned_.ordinals,", "file_bytes"),
-    # Messages of one record take so long that ranks lose their patience, and read for themselves.
+    # Messages of one record take so long that ranks stop waiting, and read for themselves.
     "parts have one record": (
         "lmdbio/ranks/stream_sizes.cc", "std::max<std::uint64_t>(part_bytes(offer) / record_bytes, 1) * readers",
         "offer + record_bytes != 0 ? readers : readers", "messages"),
@@ -37,7 +38,7 @@ SEEN, SEEN_IN_TIME = 1.5, 1.02  # factors, either way
 
 
 class Mutants:
-    """Built one after the other in one copy of the sources."""
+    """Builds mutants one after the other in one copy of the sources."""
 
     def __init__(self, directory):
         self.clone, self.out = os.path.join(directory, "clone"), os.path.join(directory, "build")
@@ -47,7 +48,7 @@ class Mutants:
             *([f"-DCMAKE_CXX_COMPILER_LAUNCHER={ccache}"] if ccache else []))
 
     def build(self, mutant):
-        """The program."""
+        """Builds a mutant, and returns the path of the program."""
         file, stands, replacement, _ = mutant
         path = os.path.join(self.clone, file)
         with open(path, encoding="utf-8") as source:

@@ -10,12 +10,12 @@ namespace {
 
 constexpr std::size_t kPageHeader = 16, kNodeHeader = 8, kPointer = 2, kKey = 8;
 
-/// Of a record with so many pages: a key, their number, and they.
+/// Returns the bytes of a record with `count` pages: a key, the number of pages, and the page numbers.
 std::size_t node_bytes(std::size_t count) { return kNodeHeader + kKey + (count + 1) * sizeof(std::uint64_t); }
 
 }  // namespace
 
-// Names of mdb.c: head_ is me_pghead, last_read_ me_pglast, freed_ mt_free_pgs, next_ mt_next_pgno.
+// In mdb.c, head_ is me_pghead, last_read_ is me_pglast, freed_ is mt_free_pgs, and next_ is mt_next_pgno.
 PageAllocator::Page PageAllocator::allocate(std::uint64_t pages) {
   const std::size_t more = pages - 1;
   const std::uint64_t oldest = transaction_ - 1;  // mdb_find_oldest without readers
@@ -60,7 +60,7 @@ void PageAllocator::touch_root() {
   root_is_new_ = true;
 }
 
-/// Room for so many pages; their numbers follow.
+/// Makes room for the numbers of `count` pages.  They are written later.
 void PageAllocator::put(std::uint64_t key, std::size_t count) {
   if (root_ == kNone) {
     root_ = allocate(1);
@@ -94,7 +94,7 @@ void PageAllocator::commit() {
   std::ptrdiff_t room_of_key = 0, room = 0;
   int more = 1;
   if (has_head_) touch_root();
-  // Each change of the database of free pages may change what there is to save.
+  // Each change of the database of free pages may change the list that is to be saved.
   for (;;) {
     while (deleted < last_read_) {
       deleted = key = records_.begin()->first;
@@ -132,7 +132,7 @@ void PageAllocator::commit() {
   last_read_ = 0;
 }
 
-/// What was read and not used goes back into the records that put() has made room for.
+/// Writes the free pages that were read and not used into the records that put() has made room for.
 void PageAllocator::fill_reserved() {
   std::size_t left = head_.size();
   for (auto record = records_.begin(); left != 0 && record != records_.end(); ++record) {

@@ -1,5 +1,5 @@
-// Which pages stock LMDB takes when it writes: mdb_page_alloc and mdb_freelist_save of LMDB 0.9.24, without
-// the pages.
+// Computes which pages stock LMDB allocates when it writes.  Follows mdb_page_alloc and mdb_freelist_save of
+// LMDB 0.9.24, but has no pages.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@
 
 namespace lmdbio::bench {
 
-/// Something that the model does not have, which stock LMDB would have done.
+/// Stock LMDB would do something that the model does not support.
 class NotModelled : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// One write transaction after the other, no readers.  The database of free pages has at most one page; what
-/// would need more is NotModelled.
+/// Models one write transaction after the other, without readers.  The database of free pages has at most one
+/// page.  Throws NotModelled if it would need more.
 class PageAllocator {
  public:
   using Page = std::uint64_t;
@@ -25,16 +25,16 @@ class PageAllocator {
   explicit PageAllocator(std::size_t page_bytes) noexcept : page_bytes_(page_bytes) {}
 
   void begin() { ++transaction_; }
-  /// The first of so many adjacent pages.
+  /// Allocates `pages` adjacent pages, and returns the first one.
   Page allocate(std::uint64_t pages);
-  /// A page of an earlier transaction, which this one has replaced.
+  /// Frees a page of an earlier transaction that this transaction has replaced.
   void free(Page page) { freed_.push_back(page); }
   void commit();
 
   std::uint64_t transaction() const noexcept { return transaction_; }
-  /// Pages of the file.
+  /// Returns the number of pages of the file.
   Page pages() const noexcept { return next_; }
-  /// Of the database of free pages: its only page, or kNone.
+  /// Returns the only page of the database of free pages, or kNone.
   Page root() const noexcept { return root_; }
   std::uint64_t entries() const noexcept { return records_.size(); }
 
@@ -49,8 +49,8 @@ class PageAllocator {
   Page next_ = 2;
   std::map<std::uint64_t, std::vector<Page>> records_;  ///< free pages by transaction, descending
   Page root_ = kNone;
-  bool root_is_new_ = false;  ///< of this transaction
-  // Of a transaction.
+  bool root_is_new_ = false;  ///< root_ was allocated by this transaction
+  // State of the current transaction.
   std::vector<Page> freed_;
   std::vector<Page> head_;  ///< pages of records that were read, descending
   bool has_head_ = false;

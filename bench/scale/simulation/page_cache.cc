@@ -7,13 +7,14 @@ namespace lmdbio::bench {
 
 namespace {
 
-/// Pages that a fault maps, if they are there: fault_around_bytes.
+/// Pages that a fault maps if they are resident: the kernel's fault_around_bytes.
 constexpr PageCache::Page kAround = 16;
-/// What is read ahead ends at a multiple of so many.
+/// Read-ahead ends at a multiple of this number of pages.
 constexpr PageCache::Page kEndsAt = 4;
-/// Of all pages, one in so many is kept free.
+/// One in this number of pages is kept free.
 constexpr PageCache::Page kSpare = 16;
-/// Windows of read-ahead that have room: a page that was read is there when it is touched.
+/// The cache has room for at least this number of read-ahead windows, so that a page that was read is still
+/// resident when it is touched.
 constexpr PageCache::Page kLeastWindows = 4;
 
 }  // namespace
@@ -41,8 +42,7 @@ void PageCache::arrived(Page first, Page count) {
     for (std::size_t i = 0; i < of_page.size(); ++i) of_page[i](i);
 }
 
-// shrink_folio_list, with one list instead of two.  All pages are looked at once, before any goes that was
-// used.
+// shrink_folio_list, with one list instead of two.  Checks all pages once before it evicts one that was used.
 void PageCache::make_room() {
   for (Page n = there_; n != 0 && there_ > room_ - room_ / kSpare; --n) look_at_next();
   while (there_ > room_) look_at_next();
@@ -103,7 +103,7 @@ PageCache::Page PageCache::next_miss(Page first, Page most) const {
 bool MappedFile::touch(Page page) {
   if (use_mapped(page)) return true;
   if (std::exchange(waits_for_, kNone) == page && !cache_.is_absent(page)) {
-    // The second attempt, which reads no more.
+    // The second attempt reads nothing.
     if (!cache_.is_there(page)) {
       waits_for_ = page;
       return false;
@@ -125,8 +125,8 @@ bool MappedFile::touch(Page page) {
   return false;
 }
 
-// filemap_map_pages.  Whether `page` is mapped; with the mark of a read-ahead it is not.  On x86-64 the
-// entries say that all of these pages were used.
+// filemap_map_pages.  Returns whether `page` is mapped.  A page with the mark of a read-ahead is not mapped.
+// All mapped pages count as used, as on x86-64.
 bool MappedFile::map_around(Page page) {
   const Page first = page / kAround * kAround, end = std::min(first + kAround, cache_.pages());
   for (Page p = first; p < end; ++p)
@@ -137,8 +137,8 @@ bool MappedFile::map_around(Page page) {
   return mapped_.contains(page);
 }
 
-// do_sync_mmap_readahead.  It always reads around: the kernel gives that up after a hundred misses that no
-// hits make up for, but maps what a miss has read, which is a hit.
+// do_sync_mmap_readahead.  It always reads around.  The kernel stops that after a hundred misses that no hits
+// balance.  But the pages that a miss reads are then mapped, which counts as a hit.
 void MappedFile::read_around(Page page) {
   const Page most = cache_.read_ahead_pages_;
   start_ = page - std::min(page, most / 2);

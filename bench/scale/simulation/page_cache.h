@@ -1,8 +1,8 @@
-// A file in the page cache of one node, and what the kernel reads of it when processes touch pages of their
+// Models one file in the page cache of one node: which pages the kernel reads when processes touch their
 // mappings.
 //
-// It follows Linux 6.18 (mm/filemap.c, mm/readahead.c, do_fault_around in mm/memory.c), where pages have
-// 4 KiB, the file system has no large folios, and nobody has given advice.
+// The model follows Linux 6.18 (mm/filemap.c, mm/readahead.c, do_fault_around in mm/memory.c).  It assumes
+// pages of 4 KiB, a file system without large folios, and no madvise(2).
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@
 
 namespace lmdbio::bench {
 
-/// A number for each page of a large file, most of which are 0 and take no memory.
+/// Holds one byte of flags for each page of a large file.  Blocks of pages without flags take no memory.
 class PageStates {
  public:
   using Page = std::uint64_t;
@@ -40,7 +40,7 @@ class PageStates {
   std::vector<std::unique_ptr<std::array<unsigned char, kBlock>>> blocks_;
 };
 
-/// Pages of a large file, few of them, in groups.
+/// A sparse set of pages of a large file.
 class PageSet {
  public:
   using Page = std::uint64_t;
@@ -63,17 +63,17 @@ class PageSet {
 
 class MappedFile;
 
-/// Has room for so many pages.  When it is nearly full, pages go in the order in which they came; one that
-/// came, or was used, since that was last looked at stays for another turn, about as in mm/vmscan.c.  One
+/// A page cache of limited size.  When it is nearly full, it evicts pages in the order in which they arrived.
+/// A page that arrived or was used since its last check stays for another turn, about as in mm/vmscan.c.  One
 /// thread.
 class PageCache {
  public:
   using Page = std::uint64_t;
   static constexpr std::size_t kPageBytes = 4096;
 
-  /// `read` starts a request for `count` pages; when it is done, arrived() is to be called.
-  /// `read_ahead_pages`: of the file system, at least 1 (read_ahead_kb).  `room`: four times
-  /// as much, at least.
+  /// `read` starts a request for `count` pages; call arrived() when the request is done.  `read_ahead_pages`
+  /// is the file system's read_ahead_kb in pages, at least 1.  `room` is the size of the cache in pages; it
+  /// is raised to 4 * `read_ahead_pages` if it is smaller.
   PageCache(Page pages, unsigned read_ahead_pages, std::function<void(Page first, Page count)> read,
             Page room = ~Page{0});
   PageCache(const PageCache&) = delete;
@@ -82,11 +82,11 @@ class PageCache {
   Page pages() const noexcept { return states_.pages(); }
   bool is_there(Page page) const { return (states_[page] & kThere) != 0; }
   bool is_being_read(Page page) const { return (states_[page] & kBeingRead) != 0; }
-  /// Those that are there.
+  /// Returns the number of resident pages.
   Page pages_there() const noexcept { return there_; }
   void arrived(Page first, Page count);
-  /// Calls `what` once, when the page arrives, with the number of those that were called for it before.  It
-  /// is being read.
+  /// Calls `what` once, when the page arrives.  The argument is the number of functions that were called for
+  /// this arrival before.  Call it only while the page is being read.
   void when_there(Page page, std::function<void(std::size_t)> what) {
     waiting_[page].push_back(std::move(what));
   }
@@ -103,10 +103,10 @@ class PageCache {
   void use(Page page) { states_.set(page, kUsed); }
   void put_last(Page first, Page count);
   void make_room();
-  /// Absent pages of these, one request for those that follow each other.  The page from which `async`
-  /// pages are left gets the mark that starts the next read-ahead.
+  /// Reads the absent pages of a range, with one request for each run of adjacent ones.  Marks the page that
+  /// is `async` pages before the end of the range.  The first use of this page starts the next read-ahead.
   void read_ahead(Page first, Page count, Page async);
-  /// The first page from `first` on that is absent, of `most`; else the one behind these.
+  /// Returns the first absent page of `most` pages from `first` on, or the page after them if none is absent.
   Page next_miss(Page first, Page most) const;
 
   const Page read_ahead_pages_;
@@ -117,12 +117,12 @@ class PageCache {
   struct Run {
     Page first, count;
   };
-  std::deque<Run> order_;  ///< of those that are there, the next to go first
+  std::deque<Run> order_;  ///< resident pages; the first is the next to be checked
   Page there_ = 0;
   std::vector<MappedFile*> files_;
 };
 
-/// The file as one process has opened and mapped it.  The cache outlives it.
+/// The file as one process has opened and mapped it.  The cache must outlive this object.
 class MappedFile {
  public:
   using Page = PageCache::Page;
@@ -132,13 +132,13 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile() { std::erase(cache_.files_, this); }
 
-  /// The process reads from its mapping.  False: it waits until the page is there (PageCache::when_there),
-  /// unless it is not being read any more, and touches it again.
+  /// The process reads from its mapping.  Returns false if the page is not resident.  The caller then waits
+  /// with PageCache::when_there() if the page is being read, and calls touch() again.
   bool touch(Page page);
-  /// pread of a page, likewise.
+  /// The process reads the page with pread(2).  Returns false as touch() does.
   bool read(Page page);
 
-  /// Whether the process reads from it without a fault.
+  /// Returns whether the process can read the page without a fault.  If so, marks the page as used.
   bool use_mapped(Page page) {
     if (!mapped_.contains(page)) return false;
     cache_.use(page);
@@ -146,7 +146,7 @@ class MappedFile {
   }
 
   std::uint64_t faults() const noexcept { return faults_; }
-  /// Of these, those that waited.
+  /// Returns the number of faults whose page was not resident.
   std::uint64_t major_faults() const noexcept { return major_faults_; }
 
  private:

@@ -14,7 +14,7 @@ namespace {
 using Page = PageCache::Page;
 using Requests = std::vector<std::pair<Page, Page>>;
 
-/// Answers requests in the order in which they were made, when it is told to.
+/// A page cache whose requests end when the test calls answer(), in the order in which they were made.
 struct Node {
   explicit Node(Page pages, unsigned read_ahead = 32, Page room = ~Page{0})
       : cache(
@@ -41,7 +41,7 @@ struct Node {
   PageCache cache;
 };
 
-/// As a process does; nothing that it reads is slow.
+/// Touches a page, and ends requests until the page is resident.
 void touch(Node& node, MappedFile& file, Page page) {
   while (!file.touch(page)) node.answer();
 }
@@ -65,7 +65,8 @@ TEST(PageCache, AtBothEndsOfTheFile) {
   EXPECT_EQ(node.requests, (Requests{{0, 32}, {32, 8}}));
 }
 
-// The mark is on the page from which a quarter of the window is left; from there on a window is always ahead.
+// The mark is on the page at which a quarter of the window is left.  After it, one window is always read
+// ahead.
 TEST(PageCache, AWalkIsReadAhead) {
   Node node(200);
   MappedFile file(node.cache);
@@ -105,7 +106,7 @@ TEST(PageCache, OneReadsAndAnotherWaits) {
   EXPECT_TRUE(other.touch(30));
 }
 
-// Each reads around; the next window begins where nobody has read.
+// Each miss reads around its page, except for pages that were read before.
 TEST(PageCache, FarFromEachOther) {
   Node node(1000);
   MappedFile file(node.cache);
@@ -125,7 +126,7 @@ TEST(PageCache, TheOpenOfAnEnvironment) {
   EXPECT_EQ(node.requests.size(), 2u);
 }
 
-// A file that is larger than the memory is read again in each epoch; one that is not is not.
+// A file that is larger than the memory is read again in each epoch.  A smaller file is read once.
 TEST(PageCache, EpochsOfAWalk) {
   for (const Page room : {Page{900}, Page{1100}}) {
     Node node(1000, 32, room);
@@ -144,7 +145,7 @@ TEST(PageCache, EpochsOfAWalk) {
   }
 }
 
-// Pages that are used all the time stay, mostly, whatever else is read.  Those that are gone fault.
+// Pages that are used all the time mostly stay resident, whatever else is read.  Evicted pages fault again.
 TEST(PageCache, WhatIsUsedStays) {
   Node node(10000, 4, 200);
   MappedFile file(node.cache);
@@ -162,7 +163,7 @@ TEST(PageCache, WhatIsUsedStays) {
   EXPECT_TRUE(file.use_mapped(5000));
 }
 
-// The page has gone before the process came to touch it again.
+// The page is evicted before the process touches it again.
 TEST(PageCache, GoneBeforeItIsTouched) {
   Node node(100, 1, 4);
   MappedFile file(node.cache), other(node.cache);
@@ -176,8 +177,8 @@ TEST(PageCache, GoneBeforeItIsTouched) {
   EXPECT_TRUE(file.touch(50));
 }
 
-// Whatever processes do, and whenever answers come: with room for all nothing is read twice, with less no
-// more pages are there, and what is touched comes.
+// Random touches with random delays of answers.  With room for all pages, no page is read twice.  With less
+// room, the number of resident pages stays within the limit, and each touched page arrives.
 TEST(PageCache, WhateverProcessesDo) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);

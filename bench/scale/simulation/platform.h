@@ -8,26 +8,28 @@
 
 namespace lmdbio::bench {
 
-/// What a rank's CPU takes, seconds.
+/// CPU time of a rank's operations, in seconds.
 struct CpuCosts {
-  double next_s = 0;           ///< for each record that a cursor of LMDB steps to
-  double fault_s = 0;          ///< for a page fault whose page is there
-  double major_fault_s = 0;    ///< for one whose page is not: beside the wait, and the above
-  double wake_s = 0;           ///< for each process that waits for a page: they are woken one after the other
-  double copy_bytes_s = 1e18;  ///< of records that are copied from a mapping, bytes a second
+  double next_s = 0;         ///< for each record that a cursor of LMDB steps to
+  double fault_s = 0;        ///< for a page fault whose page is resident
+  double major_fault_s = 0;  ///< extra time if the page is not resident, without the wait
+  double wake_s = 0;  ///< for each process that waits for the same page: the kernel wakes them one by one
+  double copy_bytes_s = 1e18;  ///< speed of copies from a mapping, bytes a second
 };
 
-/// What the ranks themselves have to know; bench/scale/simulation/simulated_jobs.py tells SimGrid the rest.
+/// The part of the platform that ranks need.  bench/scale/simulation/simulated_jobs.py passes the rest to
+/// SimGrid.
 struct Platform {
   std::uint64_t node_memory_bytes = 0;
-  unsigned read_ahead_bytes = 0;  ///< of mapped files, as the kernel's read_ahead_kb
+  unsigned read_ahead_bytes = 0;  ///< the kernel's read-ahead of mapped files, as read_ahead_kb
   double memory_latency_s = 0;    ///< of a message between ranks of a node
   CpuCosts cpu;
-  std::uint64_t largest_request_bytes = 0;  ///< that clients do not divide; 0: they divide none
+  std::uint64_t largest_request_bytes = 0;  ///< clients divide larger ones; 0: no limit
   StorageSettings storage;
 };
 
-/// Ends the program with a message that names the file if a member is missing, unknown or has no sense.
+/// Reads a platform from `file`.  Ends the program with a message that names the file if a member is missing,
+/// unknown or not valid.
 Platform read_platform(const std::string& file);
 
 }  // namespace lmdbio::bench

@@ -21,10 +21,11 @@ namespace lmdbio::bench {
 namespace {
 
 constexpr std::size_t kAlignment = 4096;
-/// Among the transports of a rank: the stream has port 0.
+/// The port of the index exchange.  The rank's stream has port 0.
 constexpr unsigned kPort = 1;
 
-/// Reads of the calling rank's node, with the pages of the synthetic tree.
+/// An engine whose reads take the time of the storage model on the calling rank's node, and return pages of
+/// the synthetic tree.
 class ModelEngine final : public IoEngine {
  public:
   ModelEngine(Machine& machine, unsigned depth)
@@ -72,7 +73,7 @@ class ModelEngine final : public IoEngine {
   const s4u::SemaphorePtr some_ = s4u::Semaphore::create(0);
 };
 
-/// Of the job: engines are made by a function without arguments of ours.
+/// The machine of the job.  A global, because the function that makes engines has no argument for it.
 Machine* engines_machine = nullptr;
 
 Result<std::unique_ptr<IoEngine>> make_engine(const File&, unsigned depth, EngineKind,
@@ -80,7 +81,7 @@ Result<std::unique_ptr<IoEngine>> make_engine(const File&, unsigned depth, Engin
   return std::make_unique<ModelEngine>(*engines_machine, depth);
 }
 
-/// A file that has nothing in it: an index build asks its file how it can be read.
+/// Returns an empty file: an index build asks its file how it can be read.
 std::shared_ptr<const OpenFile> empty_file() {
   const int fd = ::memfd_create("lmdbio_simulated", MFD_CLOEXEC);
   if (fd < 0) die_errno("memfd_create");
@@ -104,7 +105,7 @@ format::DbRecord main_database(const SyntheticTree& tree) {
   return newest.dbs[1];
 }
 
-/// Done when it is made.
+/// Builds this rank's part of the index in the constructor.
 class ModelWork final : public ranks::IndexWork {
  public:
   ModelWork(Machine& machine, std::uint32_t part, std::uint32_t parts) {

@@ -1,5 +1,5 @@
-// The record index that simulated ranks make when they open a database for `full`: lmdbio/records reads the
-// tree, lmdbio/ranks exchanges the parts.
+// Builds the record index when simulated ranks open a database for the strategy `full`.  lmdbio/records reads
+// the tree, and lmdbio/ranks exchanges the parts.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,9 @@
 
 namespace lmdbio::bench {
 
-/// All ranks together; returns once the calling rank has the index.  `nodes`: of each rank.  What is made is
-/// checked, and dropped: places of records are those of the tree.
+/// Builds the index.  All ranks call it, and it returns when the calling rank has the index.  `nodes` has the
+/// node of each rank.  The index is checked and then dropped, because ModelSource takes the locations of
+/// records from the tree.
 void make_simulated_index(Machine& machine, std::span<const std::uint32_t> nodes, std::uint32_t rank);
 
 }  // namespace lmdbio::bench

@@ -13,17 +13,18 @@ import tempfile
 
 from measure import Failed, progress
 
-# What makes 9,216 ranks possible. Collective calls are trees: SMPI's own are flat, some of them take time that grows with the cube
-# of the ranks, and in those that Open MPI prefers all ranks send to each other in log(ranks) rounds, which takes ten times as long to
-# simulate. (Open MPI's MPI_Reduce ends SimGrid 3.32 at some numbers of ranks.) Small messages are not detached from their senders:
-# for each detached one that ends, SimGrid walks a list of all that are in flight in the job.
-# What a rank's code takes here is not the time that it takes there: ranks compute by sleeping.  MPI_Test takes no time either; who
-# calls it sleeps in between.
+# These options make 9,216 ranks possible.  Collective calls are trees.  SMPI's default calls are flat, and
+# the time to simulate some of them grows with the cube of the ranks.  In Open MPI's preferred calls all ranks
+# send to each other in log(ranks) rounds, which takes ten times as long to simulate.  (Open MPI's MPI_Reduce
+# ends SimGrid 3.32 at some numbers of ranks.)  Small messages are not detached from their senders: when a
+# detached one ends, SimGrid walks a list of all detached messages in flight.  The real time of a rank's code
+# does not count, because ranks compute by sleeping.  MPI_Test takes no simulated time, because callers sleep
+# between calls.
 SMPI = ["smpi/coll-selector:ompi", "smpi/allreduce:redbcast", "smpi/reduce:binomial", "smpi/bcast:binomial_tree",
         "smpi/gather:ompi_binomial", "smpi/allgather:GB", "smpi/barrier:ompi_tree", "smpi/simulate-computation:no",
         "smpi/host-speed:1Gf", "smpi/test:0", "smpi/send-is-detached-thresh:0", "contexts/stack-size:256"]
-# A process may have some 65,000 maps of memory (vm.max_map_count). A rank's stack takes two, one of which is a guard, and with `full` the
-# index takes another one.
+# A process may have about 65,000 memory mappings (vm.max_map_count).  The stack of a rank takes two, one of
+# them for the guard.  With `full`, the index takes another one.
 MOST_GUARDED_RANKS = 20000
 PLATFORM = """<?xml version='1.0'?>
 <!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
@@ -60,8 +61,8 @@ RUNNING = set()
 
 
 def run_side_by_side(workers, work, items, keep, name):
-    """Calls `work` with each item, in threads, and `keep` with the item and the result in this one.  Tells which items Failed; how
-    many did.  Whatever ends this ends all jobs."""
+    """Calls `work` with each item, in other threads, and `keep` with the item and the result in this thread.  Prints the items that
+    Failed, and returns their number.  If this function ends early, it ends all jobs."""
     pool, failed = concurrent.futures.ThreadPoolExecutor(workers), 0
     try:
         futures = {pool.submit(work, item): item for item in items}
@@ -86,7 +87,7 @@ def run_side_by_side(workers, work, items, keep, name):
 
 
 def run_group(command, directory, timeout):
-    """smpirun is a script: what it has started ends with it."""
+    """Runs a command with all its processes in one group, and ends the group with it: smpirun is a script that starts processes."""
     job = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=directory,
                            start_new_session=True)
     RUNNING.add(job)
@@ -104,8 +105,8 @@ def run_group(command, directory, timeout):
 
 
 def run(program, platform, ranks, words, ranks_of_node=None, timeout=None):
-    """What run_scale reports, and "simulated": the platform.  `ranks_of_node`: instead of the platform's.  `timeout`: seconds.
-    Failed: with what it said."""
+    """Runs a simulated job.  Returns the report of run_scale, and the platform as "simulated".  `ranks_of_node` overrides the
+    platform's.  `timeout`: seconds.  Raises Failed with the program's messages."""
     if shutil.which("smpirun") is None or not os.access(program, os.X_OK):
         raise Failed(f"{program} is not built: it needs SimGrid (libsimgrid-dev)")
     facts = read_platform(platform)
@@ -123,7 +124,7 @@ def run(program, platform, ranks, words, ranks_of_node=None, timeout=None):
         job = run_group(command, directory, timeout)
     lines = [line for line in job.stdout.splitlines() if line.startswith("{")]
     if job.returncode != 0 or len(lines) != 1:
-        # What the program says, else what SimGrid does.
+        # The messages of the program, or those of SimGrid if there are none.
         said = [line for line in (job.stderr + job.stdout).splitlines() if not line.startswith("{")]
         errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")] or said
         raise Failed("\n".join(errors) or f"smpirun ended with {job.returncode}")

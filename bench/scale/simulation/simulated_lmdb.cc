@@ -16,7 +16,7 @@ void SimulatedMapping::copy(std::uint64_t offset, std::uint64_t bytes) {
   cpu_.spend(static_cast<double>(bytes) / cpu_.costs().copy_bytes_s);
 }
 
-// Whether the page is there depends on when it is touched: what has been done before comes first.
+// Spend the accumulated CPU time first, because the page may arrive meanwhile.
 void SimulatedMapping::fault(PageCache::Page page) {
   if (!cache_.is_there(page)) cpu_.settle();
   cpu_.spend(cpu_.costs().fault_s);
@@ -42,7 +42,7 @@ void SimulatedMapping::wait_for(PageCache::Page page) {
   cpu_.spend(cpu_.costs().wake_s * static_cast<double>(earlier + 1));
 }
 
-// mdb_env_read_header reads both meta pages, mdb_env_pick_meta looks at them in the mapping.
+// mdb_env_read_header reads both meta pages, and mdb_env_pick_meta reads them in the mapping.
 SimulatedLmdb::SimulatedLmdb(Machine& machine, CpuTime& cpu)
     : tree_(machine.tree()), records_(machine.records()), cpu_(cpu), mapping_(machine, cpu) {
   for (const std::uint64_t meta : {0u, 1u}) mapping_.read(meta * tree_.page_bytes());
@@ -55,10 +55,10 @@ Place SimulatedLmdb::step_to(std::uint64_t ordinal) {
     leaf_ = 0;
     descend(leaf_);
   }
-  // From leaf to leaf: of the records between, nothing is touched.
+  // Steps from leaf page to leaf page: the values of the records between are not touched.
   while (leaf_ + 1 < tree_.leaf_pages() && ordinal >= tree_.first_record(leaf_ + 1)) {
     step(tree_.first_record(leaf_ + 1));
-    descend(++leaf_);  // mdb_cursor_sibling: what it touches beside the leaf has been touched, or is new
+    descend(++leaf_);  // mdb_cursor_sibling: the branch pages have been touched, or are new
   }
   step(ordinal + 1);
   return place(ordinal, leaf_);

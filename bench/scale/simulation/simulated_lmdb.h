@@ -1,4 +1,4 @@
-// LMDB on a simulated node: which pages its calls touch.
+// LMDB on a simulated node: models which pages its calls touch.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,17 @@
 
 namespace lmdbio::bench {
 
-/// The file as the calling rank has mapped it; the rank waits for what is not there.  `machine` and `cpu`
-/// outlive it.
+/// The file as the calling rank has mapped it.  The rank waits for pages that are not resident.  `machine`
+/// and `cpu` must outlive this object.
 class SimulatedMapping {
  public:
   SimulatedMapping(Machine& machine, CpuTime& cpu)
       : cpu_(cpu), cache_(machine.page_cache(machine.node())), file_(cache_) {}
   /// Reads from bytes [offset, offset + bytes) of the mapping.
   void touch(std::uint64_t offset, std::uint64_t bytes);
-  /// Copies them.
+  /// Copies these bytes.
   void copy(std::uint64_t offset, std::uint64_t bytes);
-  /// pread of some bytes at `offset`.
+  /// Reads the page at `offset` with pread(2).
   void read(std::uint64_t offset);
 
  private:
@@ -36,14 +36,14 @@ class SimulatedLmdb final : public LmdbAccess {
  public:
   SimulatedLmdb(Machine& machine, CpuTime& cpu);
   std::uint64_t records() const override { return records_.count(); }
-  /// Of a value in a leaf page: the place is that page's beginning.
+  /// If the value is in a leaf page, its place begins where the page begins.
   Place step_to(std::uint64_t ordinal) override;
   Place get(std::uint64_t ordinal) override;
   void copy(Place value, std::byte*) override { mapping_.copy(value.offset, value.bytes); }
 
  private:
   void touch(SyntheticTree::Page page) { mapping_.touch(page * tree_.page_bytes(), 1); }
-  /// Over the records before `next`, which lie in one leaf page.
+  /// Steps over the records before `next`, which lie in one leaf page.
   void step(std::uint64_t next);
   void descend(std::uint64_t leaf);
   Place place(std::uint64_t ordinal, std::uint64_t leaf) const;
@@ -52,8 +52,8 @@ class SimulatedLmdb final : public LmdbAccess {
   const Records& records_;
   CpuTime& cpu_;
   SimulatedMapping mapping_;
-  std::uint64_t next_ = 0;  ///< the record behind the one where the cursor is
-  std::uint64_t leaf_ = 0;  ///< of the cursor
+  std::uint64_t next_ = 0;  ///< the record after the cursor's
+  std::uint64_t leaf_ = 0;  ///< the cursor's leaf page
 };
 
 }  // namespace lmdbio::bench

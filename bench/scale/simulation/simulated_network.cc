@@ -18,7 +18,7 @@ void Waker::happen() {
 bool Waker::wait(double seconds) {
   if (!happened_) {
     waits_ = true;
-    // It may happen at the time at which this ends.
+    // The event may be signalled at the very time of the timeout.
     if (semaphore_->acquire_timeout(seconds) && !std::exchange(waits_, false)) semaphore_->acquire();
   }
   return std::exchange(happened_, false);
@@ -111,7 +111,7 @@ void SimulatedNetwork::begin_transfers(Sends& sends, std::vector<End>& receives)
     to.operation->from = from.transport->rank_;
     movers_.move(from.transport->host_, to.transport->host_, from.bytes.size(), [from, to] {
       const bool fits = from.bytes.size() <= to.bytes.size();
-      // Records have no bytes, and are all at one address.
+      // Records have no content, and all have the same address.
       if (fits && !from.bytes.empty() && from.bytes.data() != to.bytes.data())
         std::memcpy(to.bytes.data(), from.bytes.data(), from.bytes.size());
       from.transport->end({from.operation, 0, {}});
@@ -154,7 +154,7 @@ Status SimulatedTransport::poll() {
 
 void SimulatedTransport::cancel(ranks::Operation& op) {
   const auto found = receives_.find(&op);
-  if (found == receives_.end()) return;  // poll() finds its end
+  if (found == receives_.end()) return;  // poll() completes it
   std::vector<SimulatedNetwork::End>& receives = *found->second;
   std::erase_if(receives, [&](const SimulatedNetwork::End& end) { return end.operation == &op; });
   receives_.erase(found);

@@ -1,7 +1,7 @@
 // Messages of LMDBIO's streams between simulated ranks.
 //
-// lmdbio/ranks/mpi_transport.h does the same with MPI.  There a rank has to ask whether a message has come,
-// as MPI cannot tell; to ask some thousand times a second takes long to simulate.  Here it is told.
+// lmdbio/ranks/mpi_transport.h does the same with MPI.  MPI does not notify a rank of a message, so the rank
+// polls.  Some thousand polls a second take long to simulate, so a simulated rank is notified.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,16 @@
 
 namespace lmdbio::bench {
 
-/// Something that one actor waits for, and that another, or a timer, does.
+/// An event that one actor waits for.  Another actor or a timer signals it.
 class Waker {
  public:
-  /// Seconds.  An actor for which nothing ever happens would wait as long, simulated time.
+  /// The longest wait, in seconds of simulated time.
   static constexpr double kForever = 1e6;
 
-  /// It has happened.
+  /// Signals the event.
   void happen();
-  /// Until it has happened since the last call, at most so many seconds.  False: it has not.
+  /// Waits for a signal, for at most `seconds`.  A signal since the last call counts.  Returns whether there
+  /// was one.
   bool wait(double seconds);
 
  private:
@@ -35,11 +36,11 @@ class Waker {
   bool waits_ = false, happened_ = false;
 };
 
-/// Bytes that go from one host to another through SimGrid's network.  Few of them only take its latency:
-/// they are no load, and there are many.
+/// Moves bytes from one host to another through SimGrid's network.  Messages of up to kFew bytes only take
+/// the latency: they are no load, and there are many of them.
 class Movers {
  public:
-  /// Calls `done` when they have arrived.
+  /// Calls `done` when the bytes have arrived.
   void move(simgrid::s4u::Host* from, simgrid::s4u::Host* to, std::uint64_t bytes,
             std::function<void()> done);
 
@@ -49,7 +50,7 @@ class Movers {
     std::uint64_t bytes = 0;
     std::function<void()> done;
   };
-  /// An actor that sends, and waits until it was received.
+  /// An actor that sends one job at a time, and waits until the bytes were received.
   struct Mover {
     const simgrid::s4u::SemaphorePtr has_job = simgrid::s4u::Semaphore::create(0);
     Job job;
@@ -57,14 +58,14 @@ class Movers {
   static constexpr std::uint64_t kFew = 4096;
   double latency(const simgrid::s4u::Host* from, const simgrid::s4u::Host* to);
   void work(Mover& mover);
-  std::optional<double> latencies_[2];  ///< within a host, and between two; all are alike
+  std::optional<double> latencies_[2];  ///< within a host, and between two hosts; all routes are alike
   std::vector<std::unique_ptr<Mover>> movers_;
   std::vector<Mover*> idle_;
 };
 
 class SimulatedTransport;
 
-/// What the transports of a job share.
+/// The state that the transports of a job share.
 class SimulatedNetwork {
  public:
   SimulatedNetwork() = default;
@@ -76,16 +77,16 @@ class SimulatedNetwork {
   struct End {
     SimulatedTransport* transport = nullptr;
     ranks::Operation* operation = nullptr;
-    std::span<std::byte> bytes;  ///< that a send only reads
+    std::span<std::byte> bytes;  ///< a send only reads them
   };
-  /// Of one channel from one rank to another, in the order in which they were asked for.
+  /// The operations on one channel from one rank to another, in the order in which they were started.
   struct Lane {
     std::vector<End> sends, receives;  ///< few; a deque takes more memory
   };
-  /// Of one channel to one rank, on which it receives from any rank.
+  /// The operations on one channel on which a rank receives from any rank.
   struct FromAny {
     std::vector<End> receives;
-    std::deque<End> sends;  ///< of all ranks, in the order in which they were asked for
+    std::deque<End> sends;  ///< of all ranks, in the order in which they were started
   };
   static std::uint64_t key(std::uint32_t from, std::uint32_t to, unsigned channel) noexcept {
     return (std::uint64_t{from} << 36) + (std::uint64_t{to} << 8) + channel;
@@ -103,8 +104,8 @@ class SimulatedNetwork {
 
 class SimulatedTransport final : public ranks::Transport {
  public:
-  /// Of the calling rank.  `network` and `waker` outlive it; the latter is told of operations that have
-  /// ended.  `port`: only transports with the same one hear each other.
+  /// Makes the transport of the calling rank.  `network` and `waker` must outlive the transport, which
+  /// signals `waker` when an operation has ended.  Only transports with the same `port` reach each other.
   SimulatedTransport(SimulatedNetwork& network, std::uint32_t rank, std::uint32_t ranks, Waker& waker,
                      unsigned port = 0)
       : network_(network),
@@ -115,7 +116,7 @@ class SimulatedTransport final : public ranks::Transport {
         host_(simgrid::s4u::this_actor::get_host()) {}
   SimulatedTransport(const SimulatedTransport&) = delete;
   SimulatedTransport& operator=(const SimulatedTransport&) = delete;
-  /// Nothing may be under way.
+  /// No operation may be in progress.
   ~SimulatedTransport() override = default;
 
   std::uint32_t rank() const noexcept override { return rank_; }
@@ -124,7 +125,7 @@ class SimulatedTransport final : public ranks::Transport {
               ranks::Operation& op) override;
   Status receive(std::uint32_t from, unsigned channel, std::span<std::byte> room,
                  ranks::Operation& op) override;
-  /// Operations are done() from here on, as with MPI.
+  /// Completes the operations that have ended: they become done() only in this call, as with MPI.
   Status poll() override;
   void cancel(ranks::Operation& op) override;
 
@@ -145,7 +146,7 @@ class SimulatedTransport final : public ranks::Transport {
   Waker& waker_;
   simgrid::s4u::Host* const host_;
   std::vector<Ended> ended_;
-  /// Those that have not begun, and the list that each is in.
+  /// Receives that have no message yet, and the list that each is in.
   std::unordered_map<ranks::Operation*, std::vector<SimulatedNetwork::End>*> receives_;
 };
 

@@ -26,10 +26,11 @@ namespace {
 using namespace ranks;
 
 constexpr std::size_t kAlignment = 4096;
-/// Of a node's memory, what a rank's readers may have by default (LMDBIO_MEMORY), and of that, messages.
+/// By default (LMDBIO_MEMORY), a rank's readers may use 1 / kReadersShare of the node's memory.  Messages may
+/// use 1 / kMessagesShare of that.
 constexpr std::uint64_t kReadersShare = 4, kMessagesShare = 2;
 
-/// Nodes have the numbers in which ranks meet them, as lmdbio/ranks numbers them.
+/// Numbers the nodes in the order of their first ranks, as lmdbio/ranks does.
 void number_by_rank(std::vector<std::uint32_t>& nodes) {
   std::unordered_map<std::uint32_t, std::uint32_t> numbers;
   for (std::uint32_t& node : nodes)
@@ -38,13 +39,13 @@ void number_by_rank(std::vector<std::uint32_t>& nodes) {
 
 double seconds(std::int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
-/// Bytes that nobody looks at.
+/// Memory whose content is never read.
 class Nothing {
  public:
   std::byte* bytes(std::size_t bytes) {
     if (bytes <= room_) return memory_;
     room_ = std::max<std::size_t>(2 * bytes, std::size_t{64} << 20);
-    // What was there before stays: messages may use it.
+    // The old memory stays mapped, because messages may use it.
     void* const made =
         ::mmap(nullptr, room_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (made == MAP_FAILED) die_errno("memory of messages");
@@ -56,7 +57,7 @@ class Nothing {
   std::byte* memory_ = nullptr;
   std::size_t room_ = 0;
 };
-/// All records lie in the same bytes, and all messages, of all ranks.
+/// All records of all ranks have the same bytes.  So have all messages.
 Nothing records_bytes, messages_bytes;
 
 class NoMemory final : public PayloadMemory {
@@ -65,10 +66,10 @@ class NoMemory final : public PayloadMemory {
   void release(std::byte*, std::size_t) noexcept override {}
 };
 
-/// What a reader's Fetch does, with reads of the model.
+/// Does what a reader's Fetch does, with simulated reads.
 class ModelSource final : public PartSource {
  public:
-  /// `waker`, which outlives it, is told of reads that have ended.
+  /// Signals `waker`, which must outlive this object, when the reads of a part have ended.
   ModelSource(Machine& machine, std::uint64_t most, Waker& waker)
       : machine_(machine), most_(most), waker_(waker) {}
   std::uint64_t requests() const noexcept { return requests_; }
@@ -113,7 +114,7 @@ class ModelSource final : public PartSource {
     std::shared_ptr<const void> bytes() const override { return held_; }
 
     SimulatedReads reads;
-    std::vector<std::uint64_t> new_leaves;  ///< that are kept once they were read
+    std::vector<std::uint64_t> new_leaves;  ///< kept once they were read
 
    private:
     Machine& machine_;
@@ -122,7 +123,7 @@ class ModelSource final : public PartSource {
     const std::shared_ptr<const int> held_ = std::make_shared<int>();
   };
 
-  /// Leaf pages that are not kept, and values; small gaps are read as well.
+  /// Returns the extents of values, and of leaf pages that are not kept.  Small gaps are read as well.
   std::vector<Extent> extents(std::span<const std::uint64_t> ordinals,
                               std::vector<std::uint64_t>& new_leaves) const {
     const SyntheticTree& tree = machine_.tree();
@@ -161,7 +162,7 @@ class SimulatedStreams::Stream final : public Background {
     nodes_.resize(ranks);
     MPI_Allgather(&node, 1, MPI_UINT32_T, nodes_.data(), 1, MPI_UINT32_T, MPI_COMM_WORLD);
     number_by_rank(nodes_);
-    // The environment, from which the snapshot is taken.
+    // Open the environment, from which the snapshot is taken.
     (void)SimulatedLmdb(machine, cpu);
     cpu.settle();
     make_simulated_index(machine, nodes_, rank);
@@ -241,7 +242,7 @@ class SimulatedStreams::Stream final : public Background {
       wait(kMostPauseBusy, Waker::kForever);
     }
   }
-  /// Until all ranks have.
+  /// Closes the stream.  Returns when all ranks have closed theirs.
   LibraryCounters close() {
     stream_->leave();
     for (progress(); !stream_->closed(); progress()) wait(kMostPauseBusy, Waker::kForever);
@@ -271,9 +272,9 @@ class SimulatedStreams::Stream final : public Background {
     if (!stream_->progress(why).ok()) die("%s", why.c_str());
     if (!something_happened()) ++quiet_;
   }
-  /// Until the first look at which something has happened; at most so many seconds.  The library looks after
-  /// pauses that become longer.  Looks at which nothing can have happened are left out: after kQuiet of them
-  /// a stream has done what it can without an event.
+  /// Waits until the first poll after an event, but at most `most` seconds.  The library polls after pauses
+  /// that become longer.  After kQuiet polls without an event, a stream can do nothing more.  So further
+  /// polls before the next event are not simulated.
   void wait(std::int64_t most_pause, double most) {
     constexpr unsigned kQuiet = 3;
     const double begin = now(), end = begin + most;

@@ -1,5 +1,5 @@
-// LMDBIO's distributed streams among simulated ranks: the planning, sending and receiving of lmdbio/ranks
-// over SMPI's messages, reads of the model.
+// LMDBIO's distributed streams among simulated ranks.  lmdbio/ranks plans, sends and receives; messages and
+// reads are simulated.
 #pragma once
 
 #include <memory>
@@ -13,19 +13,19 @@
 
 namespace lmdbio::bench {
 
-/// What a thread of LMDBIO's does while the program computes.
+/// The work of LMDBIO's thread while the program computes.
 class Background {
  public:
   virtual ~Background() = default;
-  /// Until then.
+  /// Works for `seconds`.
   virtual void go_on(double seconds) = 0;
-  /// Until all ranks call it.
+  /// Works until all ranks have called it.
   virtual void go_on_until_all_have_come() = 0;
 };
 
 class SimulatedStreams final : public Loader {
  public:
-  /// All ranks together.  `machine` and `cpu` outlive it.
+  /// All ranks call it.  `machine` and `cpu` must outlive this object.
   SimulatedStreams(const LoaderSettings& settings, Machine& machine, CpuTime& cpu);
   SimulatedStreams(const SimulatedStreams&) = delete;
   SimulatedStreams& operator=(const SimulatedStreams&) = delete;

@@ -1,5 +1,5 @@
-// The world of ranks that SimGrid's SMPI simulates.  They are actors of one process, one of which runs at a
-// time, so what they share needs no locks.
+// The world of ranks that SimGrid's SMPI simulates.  The ranks are actors of one process, and one runs at a
+// time, so shared state needs no locks.
 #include <mpi.h>
 #include <sys/mman.h>
 
@@ -49,8 +49,9 @@ class SimulatedStorage final : public Storage {
   IoCounters counters_;
 };
 
-/// Memory that takes an address and nothing else, as long as nobody writes to it.  In reality ranks of a node
-/// wait for each other in shared memory, so it takes no messages; they take time, and long to simulate.
+/// Memory that takes only address space, as long as no rank writes to it.  Real ranks of a node wait for each
+/// other in shared memory.  So this class sends no messages, which would take simulated time, and long to
+/// simulate.
 class SimulatedMemory final : public NodeMemory {
  public:
   SimulatedMemory(MPI_Comm ranks, double latency_s) {
@@ -63,14 +64,14 @@ class SimulatedMemory final : public NodeMemory {
     std::uint64_t at = reinterpret_cast<std::uintptr_t>(&shared_);
     MPI_Bcast(&at, 1, MPI_UINT64_T, 0, ranks);
     if (!is_first_) shared_ = *reinterpret_cast<const std::shared_ptr<Shared>*>(at);
-    shared_->barrier->wait();  // the first one's stays until all have a copy
+    shared_->barrier->wait();  // the first rank's shared_ lives until all have a copy
   }
 
   void reserve(std::uint64_t bytes) override {
     if (is_first_) shared_->reserve(bytes);
     wait_for_all();
   }
-  /// A barrier by dissemination.
+  /// Takes the time of a dissemination barrier.
   void wait_for_all() override {
     shared_->barrier->wait();
     if (wait_s_ > 0) s4u::this_actor::sleep_for(wait_s_);
@@ -126,7 +127,7 @@ class SimulatedWorld final : public World {
     cpu_.settle();
     return s4u::Engine::get_clock();
   }
-  /// What a thread of LMDBIO's would do meanwhile goes on.
+  /// Meanwhile the work of LMDBIO's thread goes on.
   void sleep(double seconds) override {
     cpu_.settle();
     const std::shared_ptr<Background> background = background_.lock();
@@ -188,7 +189,7 @@ class SimulatedWorldMaker final : public WorldMaker {
     app.add_option("--platform", platform_, "the machine to simulate: a file of JSON")->required();
   }
   std::unique_ptr<World> make() override {
-    // Ranks share it.  It outlives them: what they have read ahead may still be in flight.
+    // All ranks share the machine.  It outlives them, because their read-ahead may still be in flight.
     static std::shared_ptr<Machine> machine;
     try {
       if (machine == nullptr) machine = std::make_shared<Machine>(platform_);

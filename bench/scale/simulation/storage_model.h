@@ -1,5 +1,5 @@
-// A parallel file system, as clients see it: servers that answer one request after the other, and clients
-// that have some requests in flight.
+// Models a parallel file system, as clients see it.  Each server answers one request after the other, and
+// each client has a limited number of requests in flight.
 #pragma once
 
 #include <cstddef>
@@ -19,40 +19,40 @@ struct StorageSettings {
   unsigned servers = 1;
   std::uint64_t stripe_bytes = std::uint64_t{1} << 20;  ///< of a file on one server, before the next one
   double server_bytes_s = 1e9;                          ///< bytes a second
-  double request_s = 0;  ///< that a server is busy with a request, beside its bytes
-  double latency_s = 0;  ///< of a request in an idle system, beside its service: half of it on each way
+  double request_s = 0;  ///< time of a server for each request, without its bytes
+  double latency_s = 0;  ///< of a request in an idle system, without its service: half each way
   /// Standard deviation of the logarithm of the latency, whose median is latency_s.
   double latency_spread = 0;
-  unsigned in_flight = 64;       ///< requests of a client; what it asks for beyond that waits in the client
-  double client_bytes_s = 1e10;  ///< of its network
-  std::uint64_t seed = 1;        ///< of what is drawn at random
+  unsigned in_flight = 64;       ///< requests of a client; further ones wait in the client
+  double client_bytes_s = 1e10;  ///< bandwidth of a client's network
+  std::uint64_t seed = 1;        ///< of the random latencies
 };
 
-/// What has been read.
+/// Totals of all reads.
 struct StorageCounters {
   std::uint64_t requests = 0, bytes = 0;
   std::vector<std::uint64_t> server_requests, server_bytes;
   std::vector<double> server_busy_s;
 };
 
-/// A request goes to each server that has a part of it.  A server serves parts in the order in which they
-/// arrive, each for request_s + bytes / server_bytes_s.  What it has sent comes through the client's network,
-/// one part after the other, at client_bytes_s.  The request is done when its last part is there.
+/// A request goes to each server that has a part of it.  A server serves parts in the order of their arrival,
+/// each for request_s + bytes / server_bytes_s.  The parts then go through the client's network, one after
+/// the other, at client_bytes_s.  The request is done when its last part has arrived.
 ///
-/// One thread.  The clock outlives it, and it outlives the clock's events.
+/// One thread.  The clock must outlive the model, and the model must outlive its events in the clock.
 class StorageModel {
  public:
-  /// Throws std::invalid_argument: a setting that must be above 0 is not.
+  /// Throws std::invalid_argument if a setting is not positive that must be.
   StorageModel(const StorageSettings& settings, std::size_t clients, Clock& clock);
   StorageModel(const StorageModel&) = delete;
   StorageModel& operator=(const StorageModel&) = delete;
 
-  /// `done` is called by the clock.  0 bytes: a request that only takes its overhead, of the server that has
-  /// the offset.
+  /// Starts a read.  The clock calls `done`.  A read of 0 bytes only takes the overhead of a request to the
+  /// server that has the offset.
   void read(std::size_t client, std::uint64_t offset, std::uint64_t bytes, std::function<void()> done);
 
   const StorageCounters& counters() const noexcept { return counters_; }
-  /// Requests of a client that are not done.
+  /// Returns the number of a client's requests that are not done.
   std::size_t unfinished(std::size_t client) const { return clients_[client].unfinished; }
 
  private:
@@ -60,7 +60,7 @@ class StorageModel {
     std::size_t client;
     std::uint64_t offset, bytes;
     std::function<void()> done;
-    std::size_t parts = 0;  ///< that have not arrived
+    std::size_t parts = 0;  ///< not arrived yet
   };
   struct Client {
     std::deque<std::shared_ptr<Request>> waiting;

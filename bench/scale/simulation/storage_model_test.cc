@@ -21,7 +21,7 @@ StorageSettings infinite() {
   return s;
 }
 
-/// When each request is done; all are asked for at once.
+/// A request of times(), which starts all requests at once and returns when each is done.
 struct Asked {
   std::size_t client;
   std::uint64_t offset, bytes;
@@ -37,8 +37,8 @@ std::vector<double> times(const StorageSettings& settings, std::size_t clients,
   return done;
 }
 
-/// Seconds until `clients` have read a file together, each its share, `request` bytes at a time, the next
-/// request when the one before is done.
+/// Returns the seconds until `clients` have read a file together.  Each reads its share with one request of
+/// `request` bytes at a time.
 double epoch(const StorageSettings& settings, std::size_t clients, std::uint64_t file, std::uint64_t request,
              StorageCounters* counters = nullptr) {
   TestClock clock;
@@ -104,9 +104,9 @@ TEST(StorageModel, StripesAreServedByAllServers) {
   s.servers = 4;
   s.server_bytes_s = 1e9;
   EXPECT_NEAR(times(s, 1, {{0, 0, 8 * kMiB}})[0], 2 * 1048576 / 1e9, 1e-9);
-  // From the middle of one stripe to the middle of another.
+  // This request goes from the middle of one stripe to the middle of another.
   EXPECT_NEAR(times(s, 1, {{0, kMiB / 2, kMiB}})[0], 1048576 / 2e9, 1e-9);
-  // Within one.
+  // This request lies within one stripe.
   EXPECT_NEAR(times(s, 1, {{0, 5 * kMiB, kMiB}})[0], 1048576 / 1e9, 1e-9);
 }
 
@@ -150,7 +150,7 @@ TEST(StorageModel, ClientsCannotHaveMoreThanASaturatedServerGives) {
   s.latency_s = 1e-3;
   const std::uint64_t file = 1000 * kMiB;
   EXPECT_NEAR(epoch(s, 64, file, kMiB) / epoch(s, 32, file, kMiB), 1, 0.01);
-  // One client, one request after the other, leaves it idle most of the time.
+  // One client with one request at a time leaves the server idle most of the time.
   EXPECT_GT(epoch(s, 1, file, 4096) / epoch(s, 2, file, 4096), 1.9);
 }
 

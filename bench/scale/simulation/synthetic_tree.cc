@@ -16,7 +16,7 @@ using namespace format;
 
 constexpr std::size_t kPointer = 2, kPageNumber = 8;
 constexpr unsigned kIntegerKey = 0x08;  // of the database of free pages
-/// Records between two of runs_ at most, if values have different sizes.
+/// Upper limit on the records between two entries of runs_, if values have different sizes.
 constexpr std::uint64_t kStride = 64;
 
 constexpr std::size_t even(std::size_t n) noexcept { return n + (n & 1); }
@@ -28,7 +28,7 @@ void store(std::span<std::byte> to, std::size_t at, T v) {
 
 }  // namespace
 
-// LMDB's me_nodemax: two nodes fit into each page.
+// LMDB's me_nodemax: two nodes must fit into each page.
 std::size_t SyntheticTree::largest_node() const noexcept {
   return ((page_bytes() - kPageHeader) / 2 & ~std::size_t{1}) - kPointer;
 }
@@ -102,7 +102,7 @@ void SyntheticTree::add_value(std::uint64_t ordinal) {
   next_value_ = page + pages;
 }
 
-// mdb_cursor_touch: from the root on, pages of earlier transactions are copied.
+// mdb_cursor_touch: copies pages of earlier transactions, from the root on.
 void SyntheticTree::touch() {
   for (std::size_t level = levels_.size(); level-- > 0;) {
     if (open_[level].is_new) continue;
@@ -127,12 +127,12 @@ void SyntheticTree::new_page(std::size_t level, std::uint64_t first) {
   open_[level].is_new = true;
 }
 
-// mdb_page_split at the end of a level's last page.  Without MDB_APPEND the last node moves to the new page,
-// too, and branch pages are always split so.
+// mdb_page_split at the end of a level's last page.  In branch pages, and without MDB_APPEND in leaf pages,
+// the last node also moves to the new page.
 void SyntheticTree::split(std::size_t level, std::size_t bytes) {
   const bool append = level == 0 && writing_.append;
   const Open left = open_[level];
-  // What comes into the new page is the last child, or record, of this one, and the new one.
+  // The new page gets the new child or record.  Unless `append`, the last one of the old page precedes it.
   const std::uint64_t added = level == 0 ? put_ : levels_[level - 1].size() - 1;
   new_page(level, append ? added : added - 1);
   if (level + 1 == levels_.size()) {
@@ -191,7 +191,7 @@ std::uint64_t SyntheticTree::branch_pages() const noexcept {
   return all;
 }
 
-// Of the nodes of a level, the one that has a record, or a child.
+// Returns the index of the node of a level that has a given record or child.
 std::uint64_t SyntheticTree::index_of(const std::vector<Node>& level, std::uint64_t below) {
   const auto after = std::upper_bound(level.begin(), level.end(), below,
                                       [](std::uint64_t b, const Node& n) { return b < n.first; });

@@ -96,8 +96,8 @@ T load(const std::string& page, std::size_t at) {
   return v;
 }
 
-/// What LMDB leaves undefined becomes zero: the header's padding, the gap between pointers and nodes, and the
-/// byte that makes a node's size even.
+/// Sets bytes to zero that LMDB leaves undefined: the header's padding, the gap between pointers and nodes,
+/// and the byte that makes a node's size even.
 std::string defined(std::string page, Kind kind) {
   if (kind == Kind::value) return page.substr(0, kPageHeader);
   if (kind == Kind::meta) return page.substr(0, kMetaBytes);
@@ -164,7 +164,7 @@ TEST_P(SyntheticTrees, HaveStocksBytes) {
   EXPECT_EQ(stat.ms_depth, tree.depth());
 }
 
-/// One of a branch page's children is that page.
+/// Returns whether `child` is a child of the branch page `parent`.
 bool has_child(const SyntheticTree& tree, SyntheticTree::Page parent, SyntheticTree::Page child) {
   std::vector<std::byte> bytes(kPage);
   tree.make(parent, bytes);

@@ -18,7 +18,7 @@ class TestClock final : public Clock {
   void at(double seconds, std::function<void()> what) override {
     events_.push({std::max(seconds, now_), number_++, std::move(what)});
   }
-  /// Until nothing is left to come.
+  /// Calls all events in the order of their times.
   void run() {
     while (!events_.empty()) {
       const Event next = events_.top();
