@@ -1,13 +1,15 @@
-// A reader of bench/random and bench/index that calls LMDB.  Looks up records by key in random order, or
-// walks over all records and uses some.  Reads all bytes of each value that it uses.  The program is linked
-// with -llmdb, and runs with stock LMDB, or with LMDBIO by LD_PRELOAD=liblmdbio.so.
+// The program that bench/random and bench/index run to read a database through LMDB's calls.  Looks up
+// records by key in random order, or walks over all records and uses some.  Reads all bytes of each value
+// that it uses.  The program is linked with -llmdb, and runs with stock LMDB, or with LMDBIO by
+// LD_PRELOAD=liblmdbio.so.
 //
 //   run_random DATABASE --records N [--count N] [--seed S] [--prefetch AHEAD] [--nordahead] [--places FILE]
 //   run_random DATABASE --stride K [--phase P] [--until N] [--keys-only] [--nordahead] [--places FILE]
 //
 // --records: number of records of the database.  --count: lookups (0: all records).  --prefetch: passes the
 // next AHEAD keys to lmdbio_prefetch(), in pieces.  --stride: walks with MDB_NEXT and uses the records P, P +
-// K, ..  --until: uses all records from record N on.  --keys-only: uses no values.  --places: writes the
+// K, ..  --until: the stride ends at
+// record N; all records from N on are used.  --keys-only: uses no values.  --places: writes the
 // places of the values to FILE; only with stock.
 #define LMDBIO_WEAK
 #include <lmdbio/lmdbio.h>

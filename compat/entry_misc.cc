@@ -1,4 +1,4 @@
-// Entry points without an environment, and LMDBIO's own.
+// Functions of LMDB that take no environment, and functions that only LMDBIO has.
 #include <lmdbio/lmdbio.h>
 
 #include <cerrno>

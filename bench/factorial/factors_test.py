@@ -113,7 +113,7 @@ class MainEffects(unittest.TestCase):
             self.assertAlmostEqual(sum(effects), 0)
 
     def test_means_of_levels(self):
-        """Local storage adds 2 to the response.  A read-ahead, a factor of slow file systems only, adds 3."""
+        """Local storage adds 2 to the response.  A read-ahead of 0K adds 3; read-ahead is a factor of slow storage only."""
         def value(c):
             return 1 + 2 * (c["storage"] == "local") + 5 * c["storage"].startswith("slow") + 3 * (c.get("read-ahead") == "0K")
 
@@ -125,7 +125,7 @@ class MainEffects(unittest.TestCase):
         self.assertAlmostEqual(fit.interval(self.matrix.code(read_ahead, "0K"))["median"], 2)
 
     def test_shares(self):
-        """Three cases: one factor explains everything, no factor explains anything, there is only noise."""
+        """Three cases: a factor that explains everything, one that explains nothing, and a response that is only noise."""
         order = np.array([FACTORS[7].levels.index(c["order"]) for c in self.configurations], dtype=float)
         fit = Fit(self.x, order + self.random.normal(size=len(order)) * 1e-3)
         self.assertGreater(fit.share(self.matrix.slices["order"])["share"], 0.98)
@@ -139,7 +139,7 @@ class MainEffects(unittest.TestCase):
         self.assertAlmostEqual(np.mean(chance), np.mean(expected), delta=0.02)
 
     def test_noise(self):
-        """The unexplained part is all noise without an interaction, and half noise with an interaction of the same size."""
+        """Without an interaction, the unexplained part is all noise.  With one as large as the noise, half of it is."""
         n = len(self.configurations)
         repeats = np.full(n, 2)
         parts = {0.0: [], 1.0: []}
@@ -165,7 +165,7 @@ class MainEffects(unittest.TestCase):
 
 class Analysis(unittest.TestCase):
     def test_what_runs_say(self):
-        """Stock takes twice the time with 5 ms, and three times with MDB_NORDAHEAD.  Ours always takes the same time."""
+        """On storage of 5 ms, stock LMDB takes twice as long; with MDB_NORDAHEAD, three times.  LMDBIO always takes the same time."""
         configurations, _ = quick_plan(1)
         random = np.random.default_rng(5)
         pairs = []
@@ -187,7 +187,7 @@ class Analysis(unittest.TestCase):
         self.assertAlmostEqual(found["unexplained"]["stock"]["noise_factor"], np.exp(0.02), delta=0.005)
 
     def test_interactions(self):
-        """MDB_NORDAHEAD takes four times as long with 5 ms, and makes no difference elsewhere, where ours is half as fast."""
+        """On storage of 5 ms, stock LMDB takes four times as long with MDB_NORDAHEAD.  Elsewhere the flag makes no difference."""
         configurations, _ = quick_plan(1)
         random = np.random.default_rng(5)
         slow = [c["storage"] == "slow-5ms" for c in configurations]

@@ -21,13 +21,13 @@ LARGE_BUFFER = 16 * MIB
 
 def keep_freed_memory():
     """Lets malloc keep the memory of a batch for the next one, as in programs that have freed a larger buffer before.  Otherwise
-    an epoch may take several times as long, depending on other allocations after the batches."""
+    an epoch may take several times as long.  How long depends on what else the program allocates."""
     bytearray(LARGE_BUFFER)
 
 
 def used(counters):
-    """Returns the use so far.  A slow file system counts bytes and requests; otherwise the kernel counts the bytes.  Includes
-    workers that have ended."""
+    """Returns the time, CPU time, bytes and requests so far, with those of workers that have ended.  Bytes and requests come from the
+    counters of slowfs.  Without slowfs, the kernel counts the bytes, and no requests are counted."""
     both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     if counters:
         with open(counters, encoding="utf-8") as file:
@@ -42,7 +42,7 @@ def used(counters):
 
 class Waits:
     """Measures the waits of a program for its batches.  The wait for the first batch begins at the start of the first worker, which
-    then requests its first sample.  The start of all workers takes longer."""
+    then requests its first sample, not when all workers have started."""
     ROOM = struct.calcsize("d")
 
     def __init__(self, workers):
@@ -74,9 +74,9 @@ def main():
     parser.add_argument("directory", help="with the records that bench/loaders has written")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--epochs", type=int, default=1, help="only the last one is measured; if it is the first, with the opening")
-    parser.add_argument("--first", type=int, help="bytes of each sample that the checksum is of (default: all)")
-    parser.add_argument("--counters", help="of the slow file system")
+    parser.add_argument("--epochs", type=int, default=1, help="only the last one is measured; with 1, the time of opening is included")
+    parser.add_argument("--first", type=int, help="how many bytes of each sample go into the checksum (default: all)")
+    parser.add_argument("--counters", help="file with the counters of slowfs")
     args = parser.parse_args()
     warnings.filterwarnings("ignore", "This DataLoader will create")  # more workers than there are CPUs
     make = datasets.maker(args.loader)

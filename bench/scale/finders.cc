@@ -132,8 +132,8 @@ class DirectWalk final : public Finder {
   }
 
  private:
-  /// Goes to the next leaf page.  If it is not read yet, reads as many as the window needs, if each has as
-  /// many records as the last one; at most 64.
+  /// Goes to the next leaf page.  If that page has not been read yet, reads the leaf pages that the window
+  /// still needs, at most 64.  The estimate assumes that each page has as many records as the last one.
   void step(std::uint64_t needed) {
     if (at_ == numbers_.size() || next_leaf_ == 0) {
       const std::uint64_t n = end_ == first_ ? 1 : std::max<std::uint64_t>(needed / (end_ - first_), 1);

@@ -26,8 +26,8 @@ class TracedHosts(SlowHosts):
         return MOUNT.format(command=f"{command} --trace={self.out}/trace.$HOST -- {self.directory} {self.mount}", mount=self.mount)
 
     def traced_job(self, label, shape, command, options, env, debug):
-        """Runs a job.  `shape`: hosts, and ranks on each.  `options`: of the file systems.  `debug`: a shell command that each rank runs
-        before the program.  Returns the report of run_scale, and the read requests for data.mdb by time, with node and rank."""
+        """Runs a job.  `shape`: hosts, and ranks on each.  `options`: of the emulated file systems.  `debug`: a shell command that each rank runs
+        before the program.  Returns the report of run_scale, and the read requests for data.mdb, sorted by time, with node and rank."""
         hosts, each = shape
         for file in os.listdir(self.out):
             os.unlink(os.path.join(self.out, file))

@@ -76,7 +76,8 @@ Status EnvironmentFile::new_snapshot(std::uint64_t txnid, std::uint64_t file_byt
   std::uint64_t newest = newest_.load(std::memory_order_relaxed);
   while (newest < txnid && !newest_.compare_exchange_weak(newest, txnid)) {
   }
-  // Another environment may have read chunks over the same window, so use the process's prefetcher.
+  // Another environment may have published chunks in the same window, so the Prefetcher has to know, even if
+  // this environment has opened no WindowFile.
   window::Prefetcher* const prefetcher = facts_.fd >= 0 ? window::Prefetcher::existing() : nullptr;
   return prefetcher != nullptr ? prefetcher->advance(*window_, txnid, file_bytes, used_bytes) : Status();
 }

@@ -17,7 +17,7 @@ void LeafAhead::jumped(const window::WindowView& view, const format::PageView& p
   next_ = leaf_at(view, parent, taken + 1);
   if (next_ == nullptr) return;
   __builtin_prefetch(next_);
-  // The step to entry index + 1 prefetches entry 0.
+  // The step to entry index + 1 of this leaf prefetches entry 0 of the next one.
   slots_ = leaf.bytes() + format::kPageHeader - 2 * (std::size_t{index} + 1);
   more_lines_ = 0;
 }
@@ -32,7 +32,7 @@ void LeafAhead::walked(const window::WindowView& view, const format::PageView& p
   if (constexpr unsigned kBranchAhead = 8; taken + kBranchAhead < parent.count())
     __builtin_prefetch(parent.bytes() + load<std::uint16_t>(parent.bytes() + format::kPageHeader +
                                                             2 * (taken + std::size_t{kBranchAhead})));
-  // The step to entry 1 prefetches entry 0.
+  // The step to entry 1 of this leaf prefetches entry 0 of the next one.
   slots_ = next_ != nullptr ? next_ + format::kPageHeader - 2 : nullptr;
   if (leaves_left_ == 0 || phase_ == Phase::start) tune();
   --leaves_left_;

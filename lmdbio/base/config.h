@@ -12,7 +12,7 @@ namespace lmdbio {
 
 /// LMDBIO_IO: how data that is not in memory is read.
 enum class IoMode : unsigned char { automatic, mmap, direct, buffered };
-/// LMDBIO_ENGINE: which system calls read it.
+/// LMDBIO_ENGINE: which system calls read data that is not in memory.
 enum class IoEngineChoice : unsigned char { automatic, uring, threads, pread };
 
 /// LMDBIO_NODE: what the processes of a node share.
@@ -28,7 +28,7 @@ struct Config {
   IoEngineChoice engine = IoEngineChoice::automatic;
   std::uint64_t memory_bytes = 0;  // if this and memory_percent are 0, there is no private memory
   unsigned memory_percent = 25;    // of the memory that the process may use; if 0, memory_bytes is the limit
-  bool memory_is_agreed = true;    // if LMDBIO_MEMORY is not set; processes that share memory then use less
+  bool memory_is_agreed = true;    // LMDBIO_MEMORY is not set: processes under one limit then divide it
   /// Returns LMDBIO_MEMORY in bytes.  `total`: memory that the process may use, in bytes.
   std::uint64_t memory_limit(std::uint64_t total) const noexcept {
     return memory_percent != 0 ? total / 100 * memory_percent : memory_bytes;

@@ -52,10 +52,10 @@ class AsyncSignalsBlocked {
   const bool wanted_;
 };
 
-/// Restores the thread's own signal mask while the object lives, inside of AsyncSignalsBlocked.  Has no
-/// effect elsewhere.  Use this for waits and callbacks, and hold no SignalSafeMutex meanwhile.  Signal
-/// handlers may then run and fork.  State that a child needs must therefore be consistent, and the caller may
-/// continue in that child.
+/// If the thread blocks signals by AsyncSignalsBlocked, restores its own signal mask while the object lives.
+/// Otherwise has no effect.  Use this for waits and callbacks, and hold no SignalSafeMutex meanwhile.  Signal
+/// handlers may then run and fork.  So state that a forked child needs must be consistent.  If the handler
+/// returns in the child, the code that uses this object goes on there, too.
 class AsyncSignalsAllowed {
  public:
   AsyncSignalsAllowed() noexcept : outer_(detail::signal_blocking) {

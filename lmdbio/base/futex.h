@@ -22,8 +22,8 @@ namespace lmdbio {
 class EventCount {
  public:
   std::uint32_t now() const noexcept { return count_.load(std::memory_order_seq_cst); }
-  /// Waits until the count is no longer `seen`, `timeout_ns` have passed, or a signal came.  errno
-  /// preserved.
+  /// Waits until the count differs from `seen`, `timeout_ns` have passed, or a signal came.  Preserves
+  /// errno.
   void wait(std::uint32_t seen, std::int64_t timeout_ns) noexcept {
     const int saved = errno;
     const timespec limit{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};

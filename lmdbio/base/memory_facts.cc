@@ -57,8 +57,9 @@ std::optional<std::uint64_t> field_of(std::string_view stat, std::string_view na
 
 /// Returns how many bytes of page cache are charged to a group and the groups below it.  The kernel counts
 /// these bytes as used, but can reclaim them, including the active part (files that were read a second time).
-/// Version 1 has separate fields that include the groups below; in version 2, all values include them.
-/// Version 2 also reports how much kernel memory (names of files) can be reclaimed, which is added here.
+/// In cgroup version 1, separate fields (total_*) include the groups below; in version 2, all fields do.
+/// Version 2 also reports how much kernel memory can be reclaimed, such as cached file names.  This amount
+/// is added.
 std::uint64_t reclaimable_in(const char* directory) noexcept {
   char text[4096];
   const std::string_view stat = read_start(directory, "/memory.stat", text);
@@ -75,8 +76,9 @@ std::optional<std::uint64_t> meminfo(std::string_view text, std::string_view fie
   return kib ? std::optional<std::uint64_t>(*kib * 1024) : std::nullopt;
 }
 
-/// Applies the limits of the group at `group` below `mount`, and of the groups above it.  `throttle_name`:
-/// name of a second limit, at which the kernel slows processes down, or null if there is none.
+/// Applies the limits of a group, and of all groups above it, to `facts`.  `group`: path of the group,
+/// relative to `mount`.  `throttle_name`: name of a second limit, at which the kernel slows processes down,
+/// or null if there is none.
 void apply_groups(MemoryFacts& facts, const char* root, const char* mount, std::string_view group,
                   const char* limit_name, const char* throttle_name, const char* usage_name) noexcept {
   for (;;) {

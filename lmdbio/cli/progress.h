@@ -40,8 +40,8 @@ class Progress {
   std::thread thread_;
 };
 
-/// Returns a flag that the first SIGINT or SIGTERM after catch_interrupts() sets.  A second one ends the
-/// process.
+/// Returns a flag, which is set by the first SIGINT or SIGTERM after a call of catch_interrupts().  A second
+/// signal ends the process.
 const std::atomic<bool>& interrupted() noexcept;
 void catch_interrupts() noexcept;
 /// Returns the exit status of an interrupted command, as a shell reports it.

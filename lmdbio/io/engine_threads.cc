@@ -66,7 +66,7 @@ class Ring {
 struct ThreadsEngine::Pool {
   int fd = -1;
   bool direct = false;
-  std::unique_ptr<PageFiller> filler;               // if null, the threads read
+  std::unique_ptr<PageFiller> filler;               // if null, the threads call pread(2)
   std::atomic<std::uint64_t> readahead{kNotKnown};  // of the kernel, in bytes
   EventCount* told = nullptr;                       // notified when results come; if null, `ready` is used
   UniqueFd ready;                                   // an eventfd, above 0 exactly while there are results
@@ -139,7 +139,7 @@ void ThreadsEngine::Pool::serve() noexcept {
       told->notify();
     } else if (results.count() == 1) {
       const std::uint64_t one = 1;
-      [[maybe_unused]] const ssize_t written = ::write(ready.get(), &one, sizeof one);  // its count was 0
+      [[maybe_unused]] const ssize_t written = ::write(ready.get(), &one, sizeof one);  // cannot fail
     }
     if (waited_for != 0 && results.count() >= waited_for) ::pthread_cond_signal(&done);
   }
@@ -209,7 +209,7 @@ Status ThreadsEngine::start(const File& file, unsigned most, std::unique_ptr<Pag
 Result<std::size_t> ThreadsEngine::do_submit(std::span<const RawRead> reads) noexcept {
   Pool& p = *pool_;
   ::pthread_mutex_lock(&p.mutex);
-  for (const RawRead& r : reads) p.reads.push(r);  // at most depth reads are in flight
+  for (const RawRead& r : reads) p.reads.push(r);  // there is room: at most as many as `depth` are in flight
   const unsigned waiting = p.reads.count(), idle = p.idle;
   ::pthread_mutex_unlock(&p.mutex);
   for (std::size_t i = std::min<std::size_t>(reads.size(), idle); i != 0; --i) ::pthread_cond_signal(&p.work);

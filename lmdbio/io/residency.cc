@@ -146,8 +146,9 @@ std::optional<double> Residency::share(std::uint64_t offset, std::uint64_t bytes
   if (way_ == Way::none) return {};
   const int saved = errno;
   std::optional<double> result;
-  // cachestat(2), and mincore(2) with a mapping, neither read nor map anything.  If the program reuses the
-  // descriptor for another file between two calls, the result is wrong, which only costs time.
+  // cachestat(2) reads and maps nothing.  Neither does mincore(2) if there is a mapping already.  If the
+  // program reuses the descriptor for another file between two calls, the result is wrong, which only costs
+  // time.
   const bool harmless = way_ == Way::cachestat || (way_ == Way::mincore && mapped != nullptr);
   if (const auto size = file_ == nullptr || harmless ? size_if_inode(fd_, id_) : std::nullopt; size)
     result = ask(fd_, *size, offset, bytes, mapped);

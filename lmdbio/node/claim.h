@@ -9,8 +9,8 @@
 //
 // A claim is advice.  Two processes may still read the same chunk, or one may wait for a process that has
 // died.  Both only cost time.  No result of an LMDB call depends on the word.  A process that waits sets a
-// flag in the word, so that only a release with a waiter makes a system call. tests/unit/node_claim_test.cc
-// proves this code by running all interleavings.
+// flag in the word, so that release() makes a system call only if a process waits.
+// tests/unit/node_claim_test.cc proves this code by running all interleavings.
 #pragma once
 
 #include <concepts>
@@ -24,7 +24,8 @@ enum class Claimer : std::uint16_t {};
 /// The value of a claim word at one time.
 ///
 /// Bits 0-1: state; 2: a process waits; 3-18: the claimer; 19-31: a number that differs between one claim of
-/// the chunk and the next; 32-63: tag.  Waiters sleep on the lower half.
+/// the chunk and the next; 32-63: a tag, which tells states
+/// of the chunk's bytes apart.  Waiters sleep on the lower half.
 class ClaimValue {
  public:
   enum class State : unsigned char { free, claimed, filled };
@@ -68,8 +69,9 @@ concept SharedWord = requires(T word, ClaimValue& expected, ClaimValue desired) 
   word.wake();  ///< wakes all processes that sleep on the word
 };
 
-/// Claims the chunk for `claimer`.  Returns true if the claim is made; `out` is then for release().  Returns
-/// false if another process reads the chunk for the same tag; `out` is then the claim of that process.
+/// Claims the chunk for `claimer`.  Returns true if the claim is made; pass `out` to release() later.
+/// Returns false if another process reads the chunk for the same tag; `out` is then the claim of that
+/// process.
 template <SharedWord Word>
 bool claim(Word word, Claimer claimer, std::uint32_t tag, ClaimValue& out) noexcept {
   ClaimValue now = word.load();
@@ -111,8 +113,8 @@ Look claim_unless_filled(Word word, Claimer claimer, std::uint32_t tag, ClaimVal
 }
 
 /// Takes over the claim `out` of a process that makes no progress, or that has filled the chunk and does not
-/// keep it.  Returns true if the claim is made; `out` is then for release().  Returns false if the old claim
-/// has ended or was taken over; `out` is then the current value of the word.
+/// keep it.  Returns true if the claim is made; pass `out` to release() later.  Returns false if the old
+/// claim has ended or was taken over; `out` is then the current value of the word.
 template <SharedWord Word>
 bool take_over(Word word, Claimer claimer, ClaimValue& out) noexcept {
   ClaimValue now = out;
@@ -140,8 +142,9 @@ bool release(Word word, ClaimValue mine, bool good) noexcept {
   return true;
 }
 
-/// Announces that this process is about to sleep until `claim` ends.  Returns true if it may sleep while the
-/// lower half of the word equals that of `claim`.  Returns false if the claim has ended.
+/// Announces that this process is about to sleep until `claim` ends.  Returns true if it may sleep, as
+/// long as the lower half of the word equals the lower half of `claim`.  Returns false if the claim has
+/// ended.
 template <SharedWord Word>
 bool announce_wait(Word word, ClaimValue& claim) noexcept {
   ClaimValue now = word.load();

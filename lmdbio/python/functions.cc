@@ -63,13 +63,14 @@ bool prefetch(const py::object& txn, const py::iterable& keys, const std::option
 }  // namespace
 
 void add_functions(py::module_& module) {
-  module.def("shuffled", &shuffled, py::arg("seed"), py::arg("epoch"), py::arg("count"), py::arg("first"),
-             py::arg("last"),
-             "Elements first .. last - 1 of the permutation of 0 .. count - 1 that Order.shuffled uses, as "
-             "an array.");
+  module.def(
+      "shuffled", &shuffled, py::arg("seed"), py::arg("epoch"), py::arg("count"), py::arg("first"),
+      py::arg("last"),
+      "Order.shuffled uses a permutation of 0 .. count - 1.  Returns its elements first .. last - 1 as "
+      "an array.");
   module.def(
       "is_active", &is_active,
-      "True if py-lmdb and other users of LMDB in this process go through LMDBIO, which was preloaded.");
+      "True if LMDBIO was preloaded, so that py-lmdb and other users of LMDB in this process go through it.");
   module.def("library", &library, "The path of liblmdbio.so.");
   module.def("_unreached", &unreached);
   module.def("_prefetch", &prefetch);

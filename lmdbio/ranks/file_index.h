@@ -10,9 +10,9 @@
 
 namespace lmdbio::ranks {
 
-/// Starts to build part `part` of `parts` of the index of `source`.  The snapshot of `source` must be held
-/// until the work ends.  Starts a thread.  If that fails, builds the part before it returns.  May throw
-/// bad_alloc.
+/// Starts to build one part of the index of `source`: number `part` of `parts`.  The snapshot of `source`
+/// must be held until the work ends.  Starts a thread.  If that fails, builds the part before it returns. May
+/// throw bad_alloc.
 std::unique_ptr<IndexWork> start_index(const records::Source& source, std::shared_ptr<records::Memory> memory,
                                        std::uint64_t part, std::uint64_t parts);
 

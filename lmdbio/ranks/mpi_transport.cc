@@ -27,7 +27,7 @@ class LargeType {
   }
   LargeType(const LargeType&) = delete;
   LargeType& operator=(const LargeType&) = delete;
-  /// MPI allows this while messages that use the type are under way.
+  /// Frees the type.  MPI allows this while messages that use the type are under way.
   ~LargeType() {
     if (type_ != MPI_DATATYPE_NULL) (void)MPI_Type_free(&type_);
   }

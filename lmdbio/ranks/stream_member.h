@@ -21,7 +21,7 @@ namespace lmdbio::ranks {
 /// from this rank.  All functions require the team's lock.
 class StreamMember final : public Member {
  public:
-  /// `list`: list of the order.
+  /// `list`: the ordinals or keys of the order `share`, if it has a list.
   StreamMember(std::shared_ptr<TeamReader> reader, const lmdbio_order& share, records::Order::List list)
       : reader_(std::move(reader)), share_(share), list_(std::move(list)), number_(reader_->next_stream()) {}
   StreamMember(const StreamMember&) = delete;
@@ -45,8 +45,8 @@ class StreamMember final : public Member {
   /// Result of next() at the first batch of an epoch.  The caller must then check the file and call
   /// checked().
   static constexpr Status kCheckFirst = Status::from_errno(EINPROGRESS);
-  /// Returns the next batch.  EAGAIN: the batch is not complete yet.  `looks`: makes progress first, even if
-  /// the team has a thread.  `impatient`: see RankStream::next().
+  /// Returns the next batch.  EAGAIN: the batch is not complete yet.  `looks`: this call makes progress
+  /// first, even if the team has a thread that does so.  `impatient`: see RankStream::next().
   Status next(std::unique_ptr<records::Batch>& out, std::string& why, bool looks, bool impatient);
   /// Notes that the file has not changed.  next() then returns the batches of this epoch.
   void checked() noexcept { checked_ = stream_->position(); }
@@ -92,11 +92,11 @@ class StreamMember final : public Member {
   State state_ = State::reader_pending;
   std::uint64_t claim_ = 0;
   Keeping keeps_;
-  std::uint64_t cached_ = 0;  ///< bytes that this node reads through its page cache although the path is
-                              ///< direct
+  std::uint64_t cached_ = 0;  ///< bytes that this node reads through its page cache, although direct reads
+                              ///< were chosen
   bool resident_ = false;     ///< this rank's records are in the page cache of its node
   bool left_ = false;
-  bool gave_up_ = false;  ///< the program gets the error status_, and for other ranks this rank has left
+  bool gave_up_ = false;  ///< the program gets status_; other ranks treat this rank as one that left
   Status status_;
   std::string why_;
   // The members below are destroyed in reverse sequence, because each of them uses those before it.

@@ -24,7 +24,8 @@ void TeamReader::look() noexcept {
 
 namespace {
 
-/// Offers of the ranks.  The ranks build the index together unless all of them have it.
+/// What each rank reports when the ranks agree on a reader: whether it has the index.  The ranks build the
+/// index together unless all of them have it.
 constexpr std::uint64_t kIndexMissing = 0, kIndexThere = 1;
 
 Terms terms_of(const Team& team, TeamReader::Local& local) noexcept {

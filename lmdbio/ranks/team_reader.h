@@ -27,11 +27,12 @@ class TeamReader final : public Member {
     /// Replaces the snapshot by the newest one.  Nothing may have been read from the old snapshot.  May throw
     /// bad_alloc.
     virtual Status renew(FileState& state, std::string& why) = 0;
-    /// Fails if the file has changed since the snapshot was taken.  Reads from the file.  The thread that
-    /// uses a stream of the reader therefore calls it without the team's lock.
+    /// Fails if the file has changed since the snapshot was taken.  This function reads from the
+    /// file.  So the thread that uses a stream of the reader calls check() without the team's lock.
     virtual Status check(std::string& why) = 0;
     virtual records::Reader& reader() noexcept = 0;
-    /// Returns the reader's index if the ranks must build it together, or null if this rank has an index.
+    /// If this rank lacks the index, returns the parts of it that the ranks have to build together.  Returns
+    /// null if this rank has the index.
     virtual records::IndexParts* missing_index() noexcept = 0;
     /// Starts to build a part of the index.  May throw bad_alloc.
     virtual std::unique_ptr<IndexWork> start_index(std::uint64_t part, std::uint64_t parts) = 0;
@@ -49,7 +50,8 @@ class TeamReader final : public Member {
   TeamReader(std::shared_ptr<Team> team, std::string path, Local& local) noexcept;
 
   /// Waits until all ranks have the same snapshot and its index.  If this fails, all ranks get the same
-  /// error.  Other errors: ECANCELED if `cancelled` is set.  EINVAL if this thread or process must not call.
+  /// error.  Other errors: ECANCELED if `cancelled` is set, and EINVAL if this thread or process must not use
+  /// the team.
   /// Takes the team's lock.
   Status wait(const std::atomic<bool>& cancelled, std::string& why);
 
@@ -63,10 +65,10 @@ class TeamReader final : public Member {
     if (!status_.ok()) why = why_;
     return status_;
   }
-  /// Returns the number of the agreement on this reader, which is the same on all ranks.
+  /// Returns the number that identifies this reader.  It is the same on all ranks.
   std::uint32_t number() const noexcept { return number_; }
-  /// Return the number of records of the snapshot, and the approximate bytes of a record and its part of the
-  /// pages.
+  /// Return the number of records of the snapshot, and the approximate size of one record in the file, in
+  /// bytes.
   std::uint64_t records() const noexcept { return records_; }
   std::uint64_t record_bytes() const noexcept { return record_bytes_; }
   /// Returns the number of the next stream that the ranks open together.  All ranks open these streams in the
@@ -119,7 +121,7 @@ class TeamReader final : public Member {
   bool works_alone_ = false;  ///< work_ builds the whole index
   std::weak_ptr<PayloadMemory> message_memory_;
   bool stuck_ = false;
-  bool gave_up_ = false;  ///< the program gets the error status_, and for other ranks this rank has left
+  bool gave_up_ = false;  ///< the program gets status_; other ranks treat this rank as one that left
   std::uint64_t streams_ = 0;
   Status status_;
   std::string why_;

@@ -2,8 +2,8 @@
 //
 // Neighbouring readers form groups.  The turns of a group are numbered.  The n-th round of reader p of the
 // group has turn number n * group size + p.  Turn t may begin when turn t - at_once has ended.  At most
-// `at_once` turns of a group are therefore under way.  Each reader sends the number of its ended turns to the
-// reader whose turns wait for them.
+// `at_once` turns of a group are therefore under way.  Each reader tells the reader that waits for it how
+// many of its own turns have ended.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +28,10 @@ class Turns {
   /// Requires closed().
   ~Turns() = default;
 
-  /// Returns whether this reader's turn number `n` may begin.  Turns are counted from 0, and must begin in
+  /// Returns whether this reader's round `n` may begin.  Rounds are counted from 0, and must begin in
   /// sequence.
   bool may_begin(std::uint64_t n) const noexcept;
-  /// Ends this reader's turns with numbers less than `n`.
+  /// Ends this reader's rounds with numbers less than `n`.
   void ended(std::uint64_t n) noexcept {
     if (n > ended_) ended_ = n;
   }
@@ -48,7 +48,8 @@ class Turns {
   bool sends() const noexcept { return size_ > 1 && after_ != in_group_; }
 
   Transport& transport_;
-  /// Size of the group, this reader's number in the group, and Settings::at_once (0: no reader waits).
+  /// Size of the group, this reader's number in the group, and Settings::at_once.  at_once_ is 0 if no reader
+  /// waits.
   std::uint32_t size_ = 1, in_group_ = 0, at_once_ = 0;
   /// Numbers of two readers in the group.  This reader waits for reader `before_`, and reader `after_` waits
   /// for this reader.

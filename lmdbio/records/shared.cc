@@ -15,7 +15,8 @@ namespace {
 /// Leaf pages may take one kLeafShare-th of a reader's memory.
 constexpr std::uint64_t kLeafShare = 16;
 /// Sizes for fault_in(), in bytes.  An extent of kLarge or more does not need fault_in(), because at each
-/// page fault the kernel also maps the resident pages around.  Smaller extents are spread over the file.
+/// page fault the kernel also maps the resident pages around the faulting one.  Smaller extents are spread
+/// over the file.
 constexpr std::uint64_t kLarge = std::uint64_t{64} << 10, kRegion = std::uint64_t{512} << 10;
 
 }  // namespace
@@ -79,8 +80,9 @@ Queues::Queues(Shared& shared) noexcept
   set_file_bytes(shared.offset(shared.source.pages));
 }
 
-// Reads through the page cache use a descriptor without the kernel's read-ahead.  The data after a record
-// usually belongs to another rank, and overlapping reads wait for each other.
+// Reads through the page cache use a descriptor without the kernel's read-ahead.  Read-ahead would
+// read data after a record, which usually another rank reads, too.  Reads of the same pages wait for each
+// other.
 Result<ReadQueue*> Queues::get(bool direct) noexcept {
   using gather::ReadKind;
   const bool past = direct && shared_.source.direct() != nullptr;

@@ -80,7 +80,7 @@ std::size_t PageStore::take_slot() {
     slots_.emplace_back();
   }
   if (slots_.size() > blocks_.size() * kBlock) {
-    // A cell is aligned to its size, which is at least the queue's alignment, also where pages are smaller.
+    // A cell is aligned to its size.  This size is at least the queue's alignment, even if pages are smaller.
     const std::align_val_t alignment{std::size_t{1} << cell_shift_};
     try {
       blocks_.emplace_back(static_cast<std::byte*>(::operator new(kBlock << cell_shift_, alignment)),
@@ -130,7 +130,8 @@ Status PageStore::fetch(std::span<const std::uint64_t> wanted) {
   }
   const Status st = read(missing_);
   for (const std::size_t at : missing_) {
-    slots_[at].full = st.ok();  // `recent` is set at the next request, so leaves go before branch pages
+    // `recent` is set only when the cell is requested again, so leaf pages are evicted before branch pages.
+    slots_[at].full = st.ok();
     if (!st.ok()) index_.erase(slots_[at].cell);
   }
   if (st.ok()) pages_read_ += missing_.size() << (cell_shift_ - page_shift_);

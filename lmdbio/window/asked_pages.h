@@ -54,9 +54,9 @@ class AskedPages {
     const auto a = areas_.find(word / kWords);
     return a == areas_.end() ? 0 : a->second[word % kWords];
   }
-  /// Returns the end of a run of pages that starts at `page`.  If `in`, that is the first page that is not in
-  /// the set; otherwise, the first page that is in the set.  Returns `last` + 1 if there is no such page up
-  /// to `last`.
+  /// Returns the end of a run of pages that starts at `page`.  With `in`, the run's pages are in the set,
+  /// and the end is the first page that is not.  Without `in`, it is the other way round.  Returns `last` + 1
+  /// if there is no such page up to `last`.
   std::uint64_t end_of(bool in, std::uint64_t page, std::uint64_t last) const noexcept {
     while (page <= last) {
       const std::uint64_t word = word_at(page / kBits), bit = page % kBits;

@@ -24,7 +24,7 @@ class ProcessMemory final : public gather::MemorySource {
   std::uint64_t limit() const noexcept override { return chunks_.budget().limit(); }
   void join(gather::MemoryUse use) noexcept override;
   void leave(gather::MemoryUse use) noexcept override;
-  /// See MemorySource.  With Urgency::ahead, a use gets at most its share.
+  /// See MemorySource.  With Urgency::ahead, `use` gets at most its share of the limit.
   bool take(gather::MemoryUse use, std::uint64_t bytes, gather::Urgency urgency) noexcept override;
   void count(gather::MemoryUse use, std::uint64_t bytes) noexcept override;
   void give_back(gather::MemoryUse use, std::uint64_t bytes) noexcept override;
@@ -37,8 +37,8 @@ class ProcessMemory final : public gather::MemorySource {
 
   /// Returns how many bytes of private memory are in use.
   std::uint64_t used() noexcept;
-  /// Returns whether more memory is in use than the limit.  This happens because the limit does not bind
-  /// files that cannot be mapped.  With the Prefetcher's lock held.
+  /// Returns whether more memory is in use than the limit.  This is possible because the limit does not
+  /// apply to the memory of files that cannot be mapped.  With the Prefetcher's lock held.
   bool over_limit() const noexcept { return chunks_.budget().over_limit(); }
   /// Returns whether `use` may keep idle memory for later.  It may if it has no more memory than is
   /// guaranteed to it.  With the Prefetcher's lock held.

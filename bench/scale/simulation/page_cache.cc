@@ -11,7 +11,7 @@ namespace {
 constexpr PageCache::Page kAround = 16;
 /// Read-ahead ends at a multiple of this number of pages.
 constexpr PageCache::Page kEndsAt = 4;
-/// One in this number of pages is kept free.
+/// One of every kSpare pages is kept free.
 constexpr PageCache::Page kSpare = 16;
 /// The cache has room for at least this number of read-ahead windows, so that a page that was read is still
 /// resident when it is touched.
@@ -103,7 +103,7 @@ PageCache::Page PageCache::next_miss(Page first, Page most) const {
 bool MappedFile::touch(Page page) {
   if (use_mapped(page)) return true;
   if (std::exchange(waits_for_, kNone) == page && !cache_.is_absent(page)) {
-    // The second attempt reads nothing.
+    // The kernel handles the fault again once the page was read.  This second attempt reads nothing.
     if (!cache_.is_there(page)) {
       waits_for_ = page;
       return false;
@@ -137,8 +137,8 @@ bool MappedFile::map_around(Page page) {
   return mapped_.contains(page);
 }
 
-// do_sync_mmap_readahead.  It always reads around.  The kernel stops that after a hundred misses that no hits
-// balance.  But the pages that a miss reads are then mapped, which counts as a hit.
+// do_sync_mmap_readahead.  This model always reads around.  The kernel stops reading around when there were a
+// hundred more misses than hits.  But the pages that a miss reads are then mapped, which counts as a hit.
 void MappedFile::read_around(Page page) {
   const Page most = cache_.read_ahead_pages_;
   start_ = page - std::min(page, most / 2);

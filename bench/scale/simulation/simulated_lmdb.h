@@ -16,7 +16,7 @@ class SimulatedMapping {
  public:
   SimulatedMapping(Machine& machine, CpuTime& cpu)
       : cpu_(cpu), cache_(machine.page_cache(machine.node())), file_(cache_) {}
-  /// Reads from bytes [offset, offset + bytes) of the mapping.
+  /// Touches all pages that contain bytes [offset, offset + bytes) of the mapping.
   void touch(std::uint64_t offset, std::uint64_t bytes);
   /// Copies these bytes.
   void copy(std::uint64_t offset, std::uint64_t bytes);

@@ -88,7 +88,7 @@ void SimulatedNetwork::receive(std::uint32_t from, unsigned channel, const End& 
   begin_transfers(lane.sends, lane.receives);
 }
 
-// Made with what was sent before.
+// Returns the FromAny of this channel.  If there is none, makes one with the messages sent so far.
 SimulatedNetwork::FromAny& SimulatedNetwork::from_any(std::uint32_t to, unsigned channel,
                                                       std::uint32_t ranks) {
   const auto [at, made] = from_any_.try_emplace(key(0, to, channel));
