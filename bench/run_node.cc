@@ -6,10 +6,10 @@
 //            [--epochs N] [--seed S] [--nordahead] [--batch N --compute-us US]
 //
 // --records: number of records of the database.  The R-th of P processes reads these records:
-// strided      R, R + P, .., with a cursor that steps over all records
+//   strided      R, R + P, .., with a cursor that steps over all records
 //   partitioned  the R-th of P equal parts in order; finds its first record by its key
 //   all          all records in order
-// random       with mdb_get: the keys at R, R + P, .. of a permutation, which differs in each epoch
+//   random       with mdb_get: the keys at R, R + P, .. of a permutation, which differs in each epoch
 //
 // --nordahead: opens the environment with MDB_NORDAHEAD.  --batch: sleeps for --compute-us after every N
 // records, as if it computed.  At the end it sleeps in proportion for the records of an incomplete batch.

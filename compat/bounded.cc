@@ -94,11 +94,7 @@ int open_bounded(const Stock& stock, MDB_env* env, const char* path, unsigned fl
   unsigned seconds = (flags & MDB_NOLOCK) != 0 ? 0 : config().lock_seconds;
   if (seconds != 0) {
     const AsyncSignalsAllowed program;  // a server may not answer
-    if (is_local_file_system(path)) {
-      // As below, with the signal mask set only once.
-      if (!has_own_threads()) return stock.env_open(env, path, flags, mode);
-      seconds = 0;
-    }
+    if (is_local_file_system(path)) seconds = 0;
   }
   // If fork() takes malloc's locks, another thread must allocate: this thread may run a signal handler that
   // forks.

@@ -1,4 +1,4 @@
-// A list of extents of a file.  One thread adds extents, and another thread removes them.
+// A list of extents of a file.  Any thread can see without a lock whether it is empty.
 #pragma once
 
 #include <algorithm>

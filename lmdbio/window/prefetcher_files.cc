@@ -152,7 +152,7 @@ Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::ui
   ++file.stats.snapshots;
   schedule_.want_again(file);
   if (worker_ != nullptr) worker_->wake();
-  file.changes.add(now_ns());
+  file.changes.add();
   return {};
 }
 

@@ -58,21 +58,20 @@ struct PageCacheUse {
 /// been useful.  The file is then left to page faults until the minute is over.
 class SnapshotChanges {
  public:
-  /// Counts one change.  `now_ns` as of now_ns().
-  void add(std::int64_t now_ns) noexcept {
-    if (now_ns - since_ns_ > kMinuteNs) *this = SnapshotChanges(now_ns);
+  void add() noexcept {
+    if (const std::int64_t now = now_ns(); now - since_ns_ > kMinuteNs) {
+      since_ns_ = now;
+      count_ = 0;
+    }
     ++count_;
   }
   bool are_frequent() const noexcept { return count_ >= kFrequent && now_ns() - since_ns_ <= kMinuteNs; }
 
-  SnapshotChanges() = default;
-
  private:
   static constexpr std::int64_t kMinuteNs = 60'000'000'000;
   static constexpr unsigned kFrequent = 8;  ///< changes in a minute
-  explicit SnapshotChanges(std::int64_t since_ns) noexcept : since_ns_(since_ns) {}
-  std::int64_t since_ns_ = 0;  ///< start of the current minute
-  unsigned count_ = 0;         ///< changes in this minute
+  std::int64_t since_ns_ = 0;               ///< start of the current minute
+  unsigned count_ = 0;                      ///< changes in this minute
 };
 
 /// State of a file that is read ahead.  Made by Prefetcher::open().  Members are constant or guarded by the

@@ -15,9 +15,9 @@ from measure import Failed, progress
 
 # These options make 9,216 ranks possible.  Collective calls are trees.  SMPI's default calls are flat, and
 # the time to simulate some of them grows with the cube of the ranks.  In Open MPI's preferred calls all ranks
-# send to each other in log(ranks) rounds, which takes ten times as long to simulate.  (Open MPI's MPI_Reduce
-# ends SimGrid 3.32 at some numbers of ranks.)  Small messages are not detached from their senders: when a
-# detached one ends, SimGrid walks a list of all detached messages in flight.  The real time of a rank's code
+# send to each other in log(ranks) rounds, which takes ten times as long to simulate.  Open MPI's MPI_Reduce
+# ends SimGrid 3.32 at some numbers of ranks.  Small messages are not detached from their senders, because
+# SimGrid walks a list of all detached messages in flight when one of them ends.  The real time of a rank's code
 # does not count, because ranks compute by sleeping.  MPI_Test takes no simulated time, because callers sleep
 # between calls.
 SMPI = ["smpi/coll-selector:ompi", "smpi/allreduce:redbcast", "smpi/reduce:binomial", "smpi/bcast:binomial_tree",
