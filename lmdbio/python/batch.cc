@@ -176,8 +176,11 @@ void add_batch(py::module_& module) {
              const auto& b = self.cast<const Batch&>();
              return b.record(self, checked(b, i));
            })
-      .def("__getitem__", [](const py::object& self,
-                             const py::slice& part) { return self.cast<const Batch&>().records(self)[part]; })
+      .def("__getitem__",
+           [](const py::object& self, const py::slice& part) {
+             const py::list all = self.cast<const Batch&>().records(self);
+             return py::object(all[part]);
+           })
       .def("__iter__",
            [](const py::object& self) { return py::iter(self.cast<const Batch&>().records(self)); })
       .def_property_readonly(

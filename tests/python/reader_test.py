@@ -808,6 +808,15 @@ def test_views_while_the_garbage_collector_runs(mixed):
     assert wrong == []
 
 
+def test_parts_of_a_batch(mixed):
+    """batch[a:b] is a list of records, whose memory nothing else uses again."""
+    batch = lmdbio.Reader(mixed.path).read(list(range(1000)))
+    parts = [batch[i:i + 7] for i in range(0, 1000, 7)]
+    noise = [[None] * 7 for _ in range(1000)]
+    assert [rows for part in parts for rows in part] == list(batch)
+    assert batch[::-250] == [batch[999], batch[749], batch[499], batch[249]] and batch[5:5] == [] and len(noise) == 1000
+
+
 def test_a_failing_read_is_an_error_that_passes(large, slow):
     fs = slow(large)
     reader = lmdbio.Reader(fs.path, memory=8 << 20)
