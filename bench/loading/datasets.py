@@ -102,8 +102,22 @@ def maker(name):
     return functools.partial(make, name)
 
 
+class Rows:
+    """The batches of a TensorLoader as arrays with a row for each sample."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        return (batch.numpy() for batch in self.loader)
+
+
 def make_ours(ours, name, directory, workers, seed, starts):
     path = os.path.join(directory, "lmdb")
+    if name == "lmdbio-tensor":
+        with lmdb.open(path, readonly=True, lock=False) as env, env.begin() as txn:
+            value = len(next(iter(txn.cursor()))[1])
+        return Rows(ours.TensorLoader(path, fields=("u1", value), batch_size=BATCH, shuffle=True, seed=seed, threads=max(workers, 1)))
     if name == "lmdbio-map":
         dataset, order = ours.LmdbDataset(path), {"shuffle": True, "seed": seed}
     else:

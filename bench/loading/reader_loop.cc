@@ -1,7 +1,7 @@
 // The loop of reader_loops.py in C++: batches of 64 records in a shuffled order.  Reads only the first byte
-// of each value.  Prints the seconds of each epoch.
+// of each value.  Prints the seconds of each epoch; those of the first one include opening.
 //
-//   reader_loop DATABASE EPOCHS [mapped]
+//   reader_loop DATABASE EPOCHS [mapped [BATCH]]
 #include <lmdbio/reader.h>
 
 #include <chrono>
@@ -10,11 +10,12 @@
 
 int main(int argc, char** argv) try {
   if (argc < 3) return 2;
+  auto begun = std::chrono::steady_clock::now();
   const lmdbio::Reader reader(argv[1]);
   std::uint64_t sum = 0;
   for (int epoch = 0; epoch < std::atoi(argv[2]); ++epoch) {
-    const auto begun = std::chrono::steady_clock::now();
-    lmdbio::Order order = lmdbio::Order::shuffled(1, 64);
+    if (epoch > 0) begun = std::chrono::steady_clock::now();
+    lmdbio::Order order = lmdbio::Order::shuffled(1, argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 64);
     order.resume(static_cast<std::uint64_t>(epoch));
     order.zero_copy = argc > 3;
     for (const lmdbio::Batch& batch : reader.stream(order))

@@ -11,7 +11,7 @@ from measure import MIB, fail, progress
 
 # The directory that each loader reads.
 DATA = {"lmdb": "lmdb", "lmdb-readahead": "lmdb", "lmdb-preload": "lmdb", "lmdb-readahead-preload": "lmdb", "lmdbio-map": "lmdb",
-        "lmdbio-iter": "lmdb", "files": "files", "tar": "tar"}
+        "lmdbio-iter": "lmdb", "lmdbio-tensor": "lmdb", "files": "files", "tar": "tar"}
 FILES = 1000  # in a directory
 SHARD_BYTES, SHARDS = 64 * MIB, 16  # shards are smaller if there would be fewer than SHARDS: each worker needs some
 COMMIT_BYTES = 64 * MIB  # of a transaction that writes

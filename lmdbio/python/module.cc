@@ -1,6 +1,7 @@
 // The extension module lmdbio._lmdbio.
 #include <lmdbio/lmdbio.h>
 
+#include "lmdbio/python/assembler.h"
 #include "lmdbio/python/batch.h"
 #include "lmdbio/python/errors.h"
 #include "lmdbio/python/reader.h"
@@ -30,6 +31,7 @@ PYBIND11_MODULE(_lmdbio, module) {
   module.attr("__version__") = lmdbio_version();
   lmdbio::python::add_exceptions(module);
   lmdbio::python::add_batch(module);
+  lmdbio::python::add_assembler(module);
   lmdbio::python::add_reader(module);
   lmdbio::python::add_functions(module);
   // If the main interpreter has imported this module, a subinterpreter gets a copy without a call of the init

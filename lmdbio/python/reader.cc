@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "lmdbio/python/assembler.h"
 #include "lmdbio/python/batch.h"
 #include "lmdbio/python/errors.h"
 #include "lmdbio/python/keys.h"
@@ -28,8 +29,10 @@ Handle::~Handle() {
   snapshot_.reset();
 }
 
+bool Handle::in_process() const noexcept { return ::getpid() == pid_; }
+
 void Handle::check_process() const {
-  if (::getpid() != pid_)
+  if (!in_process())
     raise_as(PyExc_RuntimeError,
              path + ": this reader was opened by another process; each process opens its own");
 }
@@ -191,6 +194,9 @@ class Reader {
     return h->snapshot() == nullptr ? 0 : mdb_txn_id(h->snapshot()->handle());
   }
 
+  /// Returns the open reader.
+  std::shared_ptr<Handle> handle() const { return open(); }
+
   std::unique_ptr<KeyIterator> keys() const { return std::make_unique<KeyIterator>(open()); }
 
   py::object text() const {
@@ -242,7 +248,8 @@ std::unique_ptr<Reader> make_reader(const py::object& path, const std::optional<
   return std::make_unique<Reader>(name, database, limit, lock, index_file);
 }
 
-/// Converts whole numbers to an array of the library's type.
+}  // namespace
+
 Ordinals ordinals_of(const py::object& given) {
   // The GIL protects this initialization.  A static variable with an initializer has a guard, which could
   // wait for a thread that waits for the GIL.
@@ -253,8 +260,6 @@ Ordinals ordinals_of(const py::object& given) {
   if (array == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(array);
 }
-
-}  // namespace
 
 void add_reader(py::module_& module) {
   add_stream(module);
@@ -339,6 +344,13 @@ void add_reader(py::module_& module) {
             if (is_made(self)) self.cast<Reader&>().close();
           },
           "Closes the reader, once its streams are closed too.  Batches stay valid.")
+      // Threads of an assembler use the reader, so that it has to be open.
+      .def(
+          "_assembler",
+          [](const Reader& r, const py::tuple& layout, unsigned threads, std::size_t buffers) {
+            return make_assembler(r.handle(), layout, threads, buffers);
+          },
+          py::arg("layout"), py::arg("threads"), py::arg("buffers"))
       .def("__enter__", [](const py::object& self) { return self; })
       .def("__exit__", [](Reader& r, const py::args&) { r.close(); })
       .def("__reduce__", cannot_be_pickled)

@@ -31,6 +31,8 @@ class Handle {
 
   lmdbio_reader* reader() const noexcept { return reader_; }
   const Snapshot* snapshot() const noexcept { return snapshot_.get(); }
+  /// Returns false in a forked child.
+  bool in_process() const noexcept;
   /// Raises RuntimeError in a forked child.
   void check_process() const;
 
@@ -44,6 +46,9 @@ class Handle {
   pybind11::object keep_;
   const pid_t pid_;
 };
+
+/// Converts whole numbers to an array of ordinals.
+Ordinals ordinals_of(const pybind11::object& given);
 
 /// Adds Reader, Stream and the iterator over keys to `module`.
 void add_reader(pybind11::module_& module);

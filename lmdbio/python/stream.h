@@ -38,6 +38,8 @@ class Stream {
 
   /// Returns the next Batch.  Raises StopIteration at the end.
   pybind11::object next();
+  /// Returns the library's stream, for an owner that does not show this object to Python.
+  lmdbio_stream* handle() const noexcept { return stream_; }
   /// Returns the epoch and position of the next batch, even after close().
   std::pair<std::uint64_t, std::uint64_t> position() const;
   /// Makes a waiting next() and all later calls raise CancelledError.  Any thread.

@@ -77,13 +77,21 @@ def slow():
 
 @pytest.fixture
 def script(tmp_path):
-    """Runs a program in an interpreter of its own; it fails if it does not end in time, or not with status 0."""
-    def run(text, *arguments, timeout=120, **environment):
+    """Runs a program in an interpreter of its own; it fails if it does not end in time, or not with status 0.  Calls talk(process)
+    while the program runs; the end of its standard input follows."""
+    def run(text, *arguments, timeout=120, talk=None, **environment):
         file = tmp_path / "script.py"
         file.write_text(text)
-        done = subprocess.run([sys.executable, "-B", str(file), *map(str, arguments)], env={**os.environ, **environment},
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=timeout)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        with subprocess.Popen([sys.executable, "-B", str(file), *map(str, arguments)], env={**os.environ, **environment},
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                if talk is not None:
+                    talk(process)
+                out, err = process.communicate(timeout=timeout)
+            except BaseException:
+                process.kill()
+                raise
+        assert process.returncode == 0, err
+        return out
 
     return run

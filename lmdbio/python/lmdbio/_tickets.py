@@ -152,7 +152,7 @@ class Samples:
         """Returns the records of these samples, or with these keys.  Raises KeyError, IndexError."""
         items = list(items)
         if not any(isinstance(i, bytes) for i in items):
-            return self.reader.read(self._ordinals(items))
+            return self.reader.read(self.ordinals(items))
         if not all(isinstance(i, bytes) for i in items):
             raise TypeError("a batch has either ordinals or keys")
         batch = self.reader.read_keys([bytes(k) for k in items])
@@ -164,16 +164,21 @@ class Samples:
         if not len(self._before) or isinstance(item, (bytes, str)):
             return self.reader[item]
         i = operator.index(item)
-        return self.reader.read(self._ordinals([i + len(self) if i < 0 else i]))[0]
+        return self.reader.read(self.ordinals([i + len(self) if i < 0 else i]))[0]
+
+    def order(self, plan: Plan, epoch: int, k: int, parts: int = 1) -> Order:
+        """Returns the order of the batches k, k + parts, k + 2 parts, ... among the first plan.streamed batches."""
+        if not len(self._before):
+            return plan.order(epoch, k, parts)
+        samples = [self.ordinals(plan.samples(epoch, j)) for j in range(k, plan.streamed, parts)]
+        return Order.list(numpy.concatenate(samples), batch=plan.batch)
 
     def stream(self, plan: Plan, epoch: int, k: int, parts: int) -> Stream:
-        """Returns a stream of the batches k, k + parts, k + 2 parts, ... among the first plan.streamed batches."""
-        if not len(self._before):
-            return self.reader.stream(plan.order(epoch, k, parts), bytes_as="mapped")
-        samples = [self._ordinals(plan.samples(epoch, j)) for j in range(k, plan.streamed, parts)]
-        return self.reader.stream(Order.list(numpy.concatenate(samples), batch=plan.batch), bytes_as="mapped")
+        """Returns a stream of order()."""
+        return self.reader.stream(self.order(plan, epoch, k, parts), bytes_as="mapped")
 
-    def _ordinals(self, samples: Any) -> Any:
+    def ordinals(self, samples: Any) -> Any:
+        """Returns the ordinals of these samples."""
         numbers = numpy.asarray(samples)
         if not len(self._before) or not len(numbers) or numbers.dtype.kind not in "iu":
             return samples  # the reader raises TypeError if these are not numbers

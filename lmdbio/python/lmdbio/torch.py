@@ -21,9 +21,10 @@ from ._lmdbio import Batch, Record
 from ._plan import Plan
 from ._ranks import Ranks, this_worker, worker_count
 from ._state import position_in, state_of
+from ._tensors import Datum, TensorLoader
 from ._tickets import Index, Indices, KeyIndex, Listed, Opened, Planned, warn_if_loaded
 
-__all__ = ["BatchSampler", "DataLoader", "LmdbDataset", "LmdbIterableDataset"]
+__all__ = ["BatchSampler", "DataLoader", "Datum", "LmdbDataset", "LmdbIterableDataset", "TensorLoader"]
 
 Decode = Callable[[Record], Any]
 
@@ -142,18 +143,16 @@ class BatchSampler(torch.utils.data.BatchSampler):
         return super().__len__() if self.foreign is not None else self.plan.batches
 
     def __iter__(self) -> Iterator[Any]:
-        return self._batches(None if self.foreign is not None else self.plan, self.epoch, self._first)
+        return _SamplerIterator(self, None if self.foreign is not None else self.plan, self.epoch, self._first)
 
     def _batches(self, plan: Optional[Plan], epoch: int, first: int) -> Iterator[Indices]:
-        # This code runs when the first batch is requested: with workers, torch makes two iterators, but uses only one.
         if plan is None and hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(epoch)
         if self.epoch == epoch:
             self._epoch, self._first = epoch + 1, 0
         if plan is not None:
-            yield from (Indices(Planned(plan, epoch, k)) for k in range(first, plan.batches))
-        else:
-            yield from itertools.islice(self._listed(), first, None)
+            return (Indices(Planned(plan, epoch, k)) for k in range(first, plan.batches))
+        return itertools.islice(self._listed(), first, None)
 
     def _listed(self) -> Iterator[Indices]:
         source: Iterator[Any] = iter(self.sampler)
@@ -167,6 +166,32 @@ class BatchSampler(torch.utils.data.BatchSampler):
                 yield Indices(Listed(waiting.pop(0), waiting[-1]))
         for items in waiting:
             yield Indices(Listed(items))
+
+
+class _SamplerIterator:
+    """An iteration over a BatchSampler, which can be saved and resumed: the protocol of torchdata's StatefulDataLoader."""
+
+    def __init__(self, sampler: BatchSampler, plan: Optional[Plan], epoch: int, k: int) -> None:
+        self._sampler, self._plan, self._epoch, self._k = sampler, plan, epoch, k
+        # Made when the first batch is requested: with workers, torch makes two iterators, but uses only one.
+        self._batches: Optional[Iterator[Indices]] = None
+
+    def __iter__(self) -> "_SamplerIterator":
+        return self
+
+    def __next__(self) -> Indices:
+        if self._batches is None:
+            self._batches = self._sampler._batches(self._plan, self._epoch, self._k)
+        batch = next(self._batches)
+        self._k += 1
+        return batch
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"epoch": self._epoch, "batch": self._k}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self._epoch, self._k, self._batches = state["epoch"], state["batch"], None
+        self._sampler.set_epoch(self._epoch, self._k)
 
 
 class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
@@ -197,7 +222,8 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
         self._begin = (0, 0)
         self._shared_begin = torch.zeros(2, dtype=torch.int64).share_memory_()
         self._iterated_by: Optional[int] = None  # id of the process
-        self._given = 0
+        self._given = 0  # number of records that this process has returned since the beginning of the iteration
+        self._skipped = 0  # number of records that this worker omits at its next iteration
 
     def plan(self) -> Plan:
         rank, ranks = self._ranks.now()
@@ -210,19 +236,28 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
         """Sets the epoch of the next iteration, and the number of records that are skipped at its beginning."""
         self._begin = (epoch, records)
         self._shared_begin[0], self._shared_begin[1] = epoch, records
-        self._given = 0
+        self._given = self._skipped = 0
 
     def state_dict(self) -> Dict[str, Any]:
         """Returns the position of the next record, if this process iterates over the dataset itself.
 
-        For a DataLoader with workers, use lmdbio.torch.DataLoader.state_dict.
+        In a worker, as torchdata's StatefulDataLoader calls it, the state is that of this worker.  For the other loaders with
+        workers, use lmdbio.torch.DataLoader.state_dict.
         """
         epoch, records = self._begin
-        return state_of(self.plan(), epoch, records + self._given)
+        part, parts = this_worker()
+        if parts == 1:
+            return state_of(self.plan(), epoch, records + self._given)
+        return {**state_of(self.plan(), epoch, records), "worker": part, "workers": parts, "given": self._given}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Sets the start of the next iteration to the position in `state`, which state_dict() has returned."""
+        part, parts = this_worker()
+        if (state.get("worker", part), state.get("workers", 1)) != (part, parts):
+            raise ValueError(f"the state was saved in worker {state.get('worker', 0)} of {state.get('workers', 1)}; this is worker "
+                             f"{part} of {parts}")
         self.set_epoch(*position_in(state, self.plan()))
+        self._given = self._skipped = state.get("given", 0)
 
     def __iter__(self) -> Iterator[Any]:
         lives_on = torch.utils.data.get_worker_info() is not None and self._iterated_by == os.getpid()
@@ -236,7 +271,10 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
         if skipped and parts > 1:
             raise ValueError(f"{records} records are not whole batches of {plan.batch}, as workers need them")
         alone = torch.utils.data.get_worker_info() is None
-        self._given = 0
+        self._given, self._skipped = self._skipped, 0
+        if parts > 1:
+            batches, skipped = divmod(self._given, plan.batch)
+            first += batches * parts
         for record in self._records(plan, epoch, first + part, parts, skipped):
             self._given += 1
             yield record if self.decode is None else self.decode(record)

@@ -1,0 +1,154 @@
+// Assembles batches for lmdbio.torch.TensorLoader: threads copy the records of each batch into one buffer.
+#pragma once
+
+#include <lmdbio/lmdbio.h>
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lmdbio/python/batch.h"
+#include "lmdbio/python/layout.h"
+#include "lmdbio/python/made.h"
+#include "lmdbio/python/reader.h"
+#include "lmdbio/python/stream.h"
+
+namespace lmdbio::python {
+
+/// Memory for batches, which is used again and again.  Any thread.
+class BufferStore {
+ public:
+  struct Memory {
+    std::byte* data = nullptr;
+    std::size_t size = 0;
+  };
+  /// Keeps at most `most` unused buffers.
+  explicit BufferStore(std::size_t most);
+  BufferStore(const BufferStore&) = delete;
+  BufferStore& operator=(const BufferStore&) = delete;
+  ~BufferStore();
+
+  /// Returns memory of at least `bytes` bytes, aligned to 64 bytes or more.  Throws bad_alloc.
+  Memory take(std::size_t bytes);
+  /// Takes back what take() has returned.
+  void give_back(Memory memory) noexcept;
+
+ private:
+  std::mutex mutex_;
+  const pid_t pid_;
+  const std::size_t most_;
+  std::vector<Memory> unused_;
+};
+
+/// The bytes of an assembled batch, which Python sees as a writable buffer.  Gives the memory back to the
+/// store when the last view of it is gone.
+class Assembled {
+ public:
+  using PythonClass = void;  ///< see made.h
+  Assembled(std::shared_ptr<BufferStore> store, BufferStore::Memory memory, std::size_t used) noexcept
+      : store_(std::move(store)), memory_(memory), used_(used) {}
+  Assembled(const Assembled&) = delete;
+  Assembled& operator=(const Assembled&) = delete;
+  ~Assembled() { store_->give_back(memory_); }
+
+  std::byte* data() const noexcept { return memory_.data; }
+  std::size_t size() const noexcept { return used_; }
+
+ private:
+  const std::shared_ptr<BufferStore> store_;
+  const BufferStore::Memory memory_;
+  const std::size_t used_;
+};
+
+/// Reads batches and copies each of their records once, to its place in a buffer.  Batches are read one after
+/// another.  All threads copy records of the oldest batches.  The caller holds the GIL in all functions.
+class Assembler {
+ public:
+  using PythonClass = void;  ///< see made.h
+  /// Copies with `threads` threads, which exist until close().  `buffers`: number of buffers that are kept
+  /// for later batches.
+  Assembler(std::shared_ptr<Handle> reader, std::unique_ptr<Layout> layout, unsigned threads,
+            std::size_t buffers);
+  Assembler(const Assembler&) = delete;
+  Assembler& operator=(const Assembler&) = delete;
+  ~Assembler() { close(); }
+
+  /// Opens a stream of an lmdbio.Order, from which the batches of later calls of add() come.
+  void open(const pybind11::object& order);
+  /// Requests the next batch of the stream.  `to`: address of its buffer, which must stay valid until next()
+  /// has returned the batch, or until close(); 0: a buffer of this class.
+  void add(std::uintptr_t to);
+  /// Requests a batch of these ordinals.
+  void add_ordinals(const Ordinals& ordinals, std::uintptr_t to);
+  /// Returns the oldest batch that was requested, as its number of records and its buffer.  The buffer is
+  /// None if add() got an address.  Waits until the batch is complete.  If it fails, raises the exception of
+  /// the stream, or ValueError if a record does not fit the layout; close() is the only call that may follow.
+  pybind11::tuple next();
+  /// Ends the threads.  Buffers stay valid.  Any thread; another thread in next() gets CancelledError.  Does
+  /// nothing in a forked child, which has none of the threads.
+  void close() noexcept;
+
+  /// Destroys an Assembler.  In a forked child, which has none of the threads and may have inherited a locked
+  /// mutex, the memory is not released.
+  struct Delete {
+    void operator()(Assembler* a) const noexcept;
+  };
+
+ private:
+  struct Job {
+    std::shared_ptr<Stream> stream;  ///< null: `ordinals`
+    std::vector<std::uint64_t> ordinals;
+    std::byte* to = nullptr;  ///< the buffer; null: `memory`, which read() takes
+    BufferStore::Memory memory;
+    std::size_t bytes = 0;  ///< of the batch in its buffer
+    OwnedBatch batch;       ///< null before read(), and after all records were copied
+    std::size_t records = 0;
+    std::size_t slice = 1;              ///< number of records that a thread copies at a time
+    std::size_t taken = 0, copied = 0;  ///< numbers of records
+    bool done = false;                  ///< all records were copied, or `rc` was set
+    int rc = 0;                         ///< an errno or an MDB_ code
+    std::string why;
+  };
+
+  void add(Job job);
+  void work() noexcept;
+  /// Reads the batch of a job, and takes a buffer for it.  Returns an error code and sets `why`.
+  int read(Job& job, std::string& why) const noexcept;
+  /// Copies records first, ..., end - 1 of a job.  Returns an error code and sets `why`.
+  int copy(const Job& job, std::size_t first, std::size_t end, std::string& why) const noexcept;
+  /// Stores an error and drops the job's batch.  Under the lock.
+  void end(Job& job, int rc, std::string why) noexcept;
+
+  const std::shared_ptr<Handle> reader_;
+  const std::unique_ptr<Layout> layout_;
+  const std::shared_ptr<BufferStore> store_;
+  std::shared_ptr<Stream> stream_;
+
+  std::mutex mutex_;  ///< guards all members below
+  std::condition_variable wake_threads_, wake_caller_;
+  std::deque<Job> jobs_;    ///< oldest first; references to elements stay valid
+  std::size_t unread_ = 0;  ///< index in jobs_ of the next batch to read
+  bool reading_ = false;    ///< a thread is in read()
+  bool failed_ = false;     ///< no further batch is read
+  std::vector<std::thread> threads_;
+  std::atomic<bool> closing_{false};  ///< set under the lock, read by waits for storage as well
+};
+
+/// Makes an Assembler.  layout: a tuple that describes the layout; see _tensors.py.
+std::unique_ptr<Assembler, Assembler::Delete> make_assembler(std::shared_ptr<Handle> reader,
+                                                             const pybind11::tuple& layout, unsigned threads,
+                                                             std::size_t buffers);
+/// Adds the classes _Assembler and _Assembled, and the function _datum(), to `module`.
+void add_assembler(pybind11::module_& module);
+
+}  // namespace lmdbio::python

@@ -1,0 +1,411 @@
+"""The loader whose threads assemble batches, in place of worker processes."""
+import collections
+import concurrent.futures
+import os
+import weakref
+from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import numpy
+import torch
+import torch.utils.data
+
+from ._arguments import last_of, whole_batch_size
+from ._fields import Columns, Datums, Flat
+from ._lmdbio import Batch, Reader, Record, _datum
+from ._plan import Plan
+from ._ranks import Ranks
+from ._state import position_in, state_of
+from ._tickets import Samples, ordinals_of
+
+Fields = Union[Columns, Datums, Flat]
+
+
+class Datum(NamedTuple):
+    """A record that is a message of Caffe's protobuf type Datum.  `data` is a view of the record: pixels, or an encoded file."""
+
+    channels: int
+    height: int
+    width: int
+    label: int
+    encoded: bool
+    data: Any
+    key: Any
+    ordinal: int
+
+
+class _Assembling:
+    """Batches that threads of the library copy into tensors."""
+
+    def __init__(self, samples: Samples, fields: Fields, threads: int, ahead: int, pin: bool) -> None:
+        self._samples, self._fields, self._pin = samples, fields, pin
+        self._assembler = samples.reader._assembler(fields.layout, threads, ahead + 2)
+        self._pinned: Deque[Optional[torch.Tensor]] = collections.deque()
+        self._streams = False
+
+    def request(self, plan: Plan, epoch: int, k: int) -> None:
+        # PyTorch manages pinned memory: it does not use memory again before copies to the device have ended.
+        pinned = torch.empty(self._fields.bytes, dtype=torch.uint8, pin_memory=True) if self._pin and self._fields.bytes else None
+        to = 0 if pinned is None else pinned.data_ptr()
+        if k < plan.streamed:
+            if k == 0 or not self._streams:
+                self._assembler.open(self._samples.order(plan, epoch, k))
+                self._streams = True
+            self._assembler.add(to)
+        else:
+            self._assembler.add_ordinals(self._samples.ordinals(plan.samples(epoch, k)), to)
+        self._pinned.append(pinned)
+
+    def take(self) -> Any:
+        count, memory = self._assembler.next()
+        raw = self._pinned.popleft()
+        if raw is None:
+            raw = torch.from_numpy(numpy.frombuffer(memory, numpy.uint8))
+            if self._pin:
+                raw = raw.pin_memory()
+        return self._fields.tensors(raw, count)
+
+    def close(self) -> None:
+        self._assembler.close()
+
+
+class _Decoding:
+    """Batches that functions of the program make, in a pool of threads."""
+
+    def __init__(self, samples: Samples, parts: Optional[Callable[[Batch], Any]], whole: Callable[[Any], Any], threads: int) -> None:
+        """parts: makes a list of samples from a part of a batch.  None: the batch itself.  whole: makes a batch from the list."""
+        self._samples, self._parts, self._whole, self._threads = samples, parts, whole, threads
+        self._pool = concurrent.futures.ThreadPoolExecutor(threads, "lmdbio-decode")
+        self._feeder = concurrent.futures.ThreadPoolExecutor(1, "lmdbio-feed")
+        self._waiting: Deque["concurrent.futures.Future[concurrent.futures.Future[Any]]"] = collections.deque()
+        self._stream: Any = None
+
+    def request(self, plan: Plan, epoch: int, k: int) -> None:
+        self._waiting.append(self._feeder.submit(self._feed, plan, epoch, k))
+
+    def _feed(self, plan: Plan, epoch: int, k: int) -> "concurrent.futures.Future[Any]":
+        if k >= plan.streamed:
+            batch = self._samples.read(plan.samples(epoch, k))
+        else:
+            if k == 0 or self._stream is None:
+                self._stream = self._samples.stream(plan, epoch, k, 1)
+            batch = next(self._stream)
+        if self._parts is None:
+            return self._pool.submit(self._whole, batch)
+        size = -(-len(batch) // (4 * self._threads))
+        parts = [self._pool.submit(lambda i: self._parts(batch[i:i + size]), i) for i in range(0, len(batch), size)]
+        # The pool starts its tasks in sequence, so that this one waits only for tasks that have begun.
+        return self._pool.submit(lambda: self._whole([sample for part in parts for sample in part.result()]))
+
+    def take(self) -> Any:
+        return self._waiting.popleft().result().result()
+
+    def close(self) -> None:
+        self._feeder.shutdown(cancel_futures=True)
+        self._pool.shutdown(cancel_futures=True)
+        if self._stream is not None:
+            self._stream.close()
+
+
+class _Prepared:
+    """The batches that are prepared for a loader: those from a position on, also beyond the end of the epoch."""
+
+    def __init__(self, sources: Sequence[Any], plan: Plan, epoch: int, k: int, ahead: int) -> None:
+        self.plan, self.next = plan, (epoch, k)
+        self._sources, self._ahead = sources, ahead
+        self._requested = self.next
+        self._count = 0  # batches that were requested and not yet taken
+        self.fill()
+
+    def _after(self, at: Tuple[int, int]) -> Tuple[int, int]:
+        epoch, k = at
+        return (epoch, k + 1) if k + 1 < self.plan.batches else (epoch + 1, 0)
+
+    def fill(self) -> None:
+        while self._count < self._ahead:
+            for source in self._sources:
+                source.request(self.plan, *self._requested)
+            self._requested = self._after(self._requested)
+            self._count += 1
+
+    def take(self) -> List[Any]:
+        made = [source.take() for source in self._sources]
+        self.next = self._after(self.next)
+        self._count -= 1
+        return made
+
+    def close(self) -> None:
+        for source in self._sources:
+            source.close()
+
+
+class _Batches:
+    """An iteration over one epoch of a TensorLoader."""
+
+    def __init__(self, loader: "TensorLoader", plan: Plan, epoch: int, k: int, turn: int) -> None:
+        self._loader, self._plan, self._epoch, self._k, self._turn = loader, plan, epoch, k, turn
+
+    def __iter__(self) -> "_Batches":
+        return self
+
+    def __next__(self) -> Any:
+        if self._k >= self._plan.batches:
+            raise StopIteration
+        if self._turn != self._loader._turn:
+            raise RuntimeError("a later iteration over this TensorLoader has begun, or load_state_dict() or close() was called")
+        batch = self._loader._take(self._plan, self._epoch, self._k)
+        self._k += 1
+        self._loader._now = (self._epoch, self._k)
+        return batch
+
+
+class TensorLoader:
+    """Batches as tensors, in a given order.  Threads prepare them while the program computes; there are no worker processes.
+
+        loader = TensorLoader("train.lmdb", fields=[("label", "<i4"), ("image", "u1", (3, 224, 224))], batch_size=256, shuffle=True)
+        for epoch in range(10):
+            for batch in loader:
+                batch["image"], batch["label"]
+
+    What a record is:
+    fields: a NumPy dtype, or a list that numpy.dtype accepts, for values of one size.  A batch is a dict with a tensor of shape
+    (batch, ...) for each field, or a tensor if the dtype has no fields.  "caffe.Datum": values are messages of Caffe's
+    protobuf type Datum, of one shape.  A batch is {"data": (batch, channels, height, width), "label": (batch)}.  "flat": values
+    of any sizes.  A batch is {"data": the bytes of all values, "offsets": (batch + 1)}; value i of the batch is
+    data[offsets[i]:offsets[i + 1]].  "views": a batch is the list of its values, as memoryviews.
+    decode: a function that makes a sample from an lmdbio.Record, or with fields="caffe.Datum" from a Datum.  It runs in several
+    threads.  collate_fn makes a batch from the list of samples; the default is torch.utils.data.default_collate.
+    decode_batch: a function that makes a batch from an lmdbio.Batch.
+    labels: an array with one element per sample, in the order of the database; or the path of another database with as many
+    samples, or a tuple of its path and the name of a named database.  label_fields: the dtype of its values.  In a dict the
+    labels are "label", or the fields of label_fields; otherwise a batch is the tuple (batch, labels).
+
+    Order: batch_size, shuffle, window, seed, last, drop_last, rank, ranks, exclude are those of BatchSampler and
+    LmdbIterableDataset, and give the same batches.  rank and ranks: None: those of torch.distributed or MPI, as for DataLoader.
+    comm: an mpi4py communicator, whose ranks read together (lmdbio.mpi).
+
+    threads: number of threads that copy or decode; default: the cores of this process, at most 4.  prefetch: number of batches
+    that are prepared ahead, also beyond the end of an epoch.  memory: see lmdbio.Reader.  Prepared batches do not count in it.
+    pin_memory: True: tensors are in pinned memory.  The default is True if `device` is a CUDA device.  device: tensors are copied
+    to this device, on a stream of their own if it is a CUDA device.
+
+    If a batch cannot be read or decoded, or a record does not fit `fields`, the iteration raises an exception; the next call
+    tries the same batch again.  A tensor keeps the memory of its whole batch.  One thread at a time.  After a fork, the child
+    makes its own loader.
+    """
+
+    def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str] = None, *, fields: Any = None,
+                 decode: Optional[Callable[[Any], Any]] = None, decode_batch: Optional[Callable[[Batch], Any]] = None,
+                 collate_fn: Optional[Callable[[List[Any]], Any]] = None, labels: Any = None, label_fields: Any = None,
+                 batch_size: int = 1, shuffle: bool = False, window: Optional[int] = None, seed: int = 0, drop_last: bool = False,
+                 last: Optional[str] = None, rank: Optional[int] = None, ranks: Optional[int] = None,
+                 exclude: Union[bytes, Iterable[bytes]] = (), memory: Optional[int] = None, threads: Optional[int] = None,
+                 prefetch: int = 2, pin_memory: Optional[bool] = None, device: Any = None, comm: Any = None) -> None:
+        datum = isinstance(fields, str) and fields == "caffe.Datum"
+        if isinstance(fields, str) and fields not in ("caffe.Datum", "flat", "views"):
+            raise ValueError(f'fields must be a dtype, "caffe.Datum", "flat" or "views", not {fields!r}')
+        if fields is None and decode is None and decode_batch is None:
+            raise ValueError("fields, decode or decode_batch is needed: it says what a record is")
+        if decode_batch is not None and (fields is not None or decode is not None) or decode is not None and fields is not None and not datum:
+            raise ValueError('only one of fields, decode and decode_batch may be given; decode also with fields="caffe.Datum"')
+        if collate_fn is not None and decode is None:
+            raise ValueError("collate_fn is for the samples of decode")
+        if prefetch < 1 or (threads is not None and threads < 1):
+            raise ValueError("threads and prefetch must be at least 1")
+        if window is not None and (window < 1 or not shuffle):
+            raise ValueError("window must be at least 1, and needs shuffle=True")
+        self._decode, self._decode_batch, self._collate, self._datum = decode, decode_batch, collate_fn, datum
+        self._views = isinstance(fields, str) and fields == "views"
+        self._threads = threads or min(4, len(os.sched_getaffinity(0)))
+        self._ahead = prefetch
+        self._device = None if device is None else torch.device(device)
+        cuda = self._device is not None and self._device.type == "cuda"
+        self._pin = cuda if pin_memory is None else pin_memory
+        self._copies: Any = torch.cuda.Stream(self._device) if cuda else None
+        if comm is not None:
+            from . import mpi
+            if rank is not None or ranks is not None:
+                raise ValueError("comm has the ranks; rank and ranks must not be given")
+            rank, ranks = comm.rank, comm.size
+        self._ranks = Ranks(rank, ranks)
+
+        excluded = [exclude] if isinstance(exclude, bytes) else [*exclude]
+
+        def open_samples(at: Any, name: Optional[str], limit: Optional[int]) -> Samples:
+            reader = Reader(at, name, limit) if comm is None else mpi.Reader(comm, at, name, limit)
+            return Samples(reader, ordinals_of(reader, excluded))
+
+        self._samples = open_samples(path, database, memory)
+        count = len(self._samples)
+        self._all = Plan(count, whole_batch_size(batch_size), shuffle, window, seed, last=last_of(last, drop_last))
+        self._labels: Any = None
+        self._label_samples: Optional[Samples] = None
+        if isinstance(labels, (str, bytes, os.PathLike, tuple)):
+            if label_fields is None:
+                raise ValueError("label_fields is needed: the dtype of the labels in their database")
+            self._label_samples = open_samples(*labels, None) if isinstance(labels, tuple) else open_samples(labels, None, None)
+            self._label_columns = Columns(label_fields, self._all.batch)
+            if len(self._label_samples) != count:
+                raise ValueError(f"{self._label_samples.reader.path} has {len(self._label_samples)} labels, but "
+                                 f"{self._samples.reader.path} has {count} samples")
+        elif label_fields is not None:
+            raise ValueError("label_fields is for labels in a database")
+        elif labels is not None:
+            self._labels = numpy.asarray(labels)
+            if len(self._labels) != count:
+                raise ValueError(f"there are {len(self._labels)} labels, but {self._samples.reader.path} has {count} samples")
+        self._fields: Optional[Fields] = None
+        if fields is not None and decode is None and not self._views and count:
+            if datum:
+                self._fields = Datums(self._samples.reader.path, self._samples.record(0), self._all.batch)
+            else:
+                self._fields = Flat() if isinstance(fields, str) else Columns(fields, self._all.batch)
+
+        self._resume: Optional[Tuple[int, int]] = None  # epoch and batch at which the next iteration begins
+        self._next_epoch, self._now = 0, (0, 0)
+        self._turn = 0  # number of the latest iteration
+        self._prepared: List[_Prepared] = []  # at most one
+        self._end = weakref.finalize(self, _close, self._prepared)  # also before the interpreter ends
+
+    @property
+    def samples(self) -> int:
+        """The number of samples of all ranks."""
+        return self._all.count
+
+    @property
+    def batch_size(self) -> int:
+        return self._all.batch
+
+    def _plan(self) -> Plan:
+        with self._ranks.asked_by_loader():
+            rank, ranks = self._ranks.now()
+        plan = self._all
+        return Plan(plan.count, plan.batch, plan.shuffle, plan.window, plan.seed, rank, ranks, plan.last)
+
+    def __len__(self) -> int:
+        """The number of batches of this rank in an epoch."""
+        return self._plan().batches
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch, first = self._resume or (self._next_epoch, 0)
+        self._resume, self._next_epoch, self._now = None, epoch + 1, (epoch, first)
+        self._turn += 1
+        return _Batches(self, self._plan(), epoch, first, self._turn)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the epoch of the next iteration."""
+        self._resume = (epoch, 0)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Returns the state from which a loader resumes after the last batch that the program got.  Save it with the model."""
+        epoch, k = self._resume or self._now
+        plan = self._plan()
+        return state_of(plan, epoch, min(k * plan.batch, plan.length))
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Makes the next iteration begin where state_dict() was called.  Also takes the state of an lmdbio.torch.DataLoader."""
+        plan = self._plan()
+        epoch, records = position_in(state, plan)
+        if records % plan.batch:
+            raise ValueError(f"the state is at record {records}, which is not a whole number of batches of {plan.batch}")
+        self._resume = (epoch, records // plan.batch)
+        self._turn += 1
+
+    def close(self) -> None:
+        """Ends the threads.  Tensors stay valid.  An iteration that follows starts them again."""
+        self._turn += 1
+        _close(self._prepared)
+
+    def _sources(self) -> List[Any]:
+        sources: List[Any] = []
+        if self._fields is not None:
+            sources.append(_Assembling(self._samples, self._fields, self._threads, self._ahead, self._pin))
+        else:
+            sources.append(_Decoding(self._samples, *self._functions(), self._threads))
+        if self._label_samples is not None:
+            sources.append(_Assembling(self._label_samples, self._label_columns, 1, self._ahead, self._pin))
+        return sources
+
+    def _functions(self) -> Tuple[Optional[Callable[[Any], Any]], Callable[[Any], Any]]:
+        """Returns the arguments `parts` and `whole` of _Decoding."""
+        if self._views:
+            return None, lambda batch: batch.values
+        if self._decode_batch is not None:
+            return None, self._decode_batch
+        decode, collate = self._decode, self._collate or torch.utils.data.default_collate
+        assert decode is not None
+        if self._datum:
+            path, inner = self._samples.reader.path, decode
+            decode = lambda record: inner(datum_in(record, path))
+        return lambda records: [decode(r) for r in records], collate
+
+    def _take(self, plan: Plan, epoch: int, k: int) -> Any:
+        if self._prepared and (self._prepared[0].plan != plan or self._prepared[0].next != (epoch, k)):
+            _close(self._prepared)
+        if not self._prepared:
+            self._prepared.append(_Prepared(self._sources(), plan, epoch, k, self._ahead))
+        try:
+            made = self._prepared[0].take()
+        except BaseException:
+            _close(self._prepared)
+            raise
+        try:
+            self._prepared[0].fill()
+        except Exception:  # the next call tries the same batch, and raises
+            _close(self._prepared)
+        if self._labels is not None:
+            made.append(torch.from_numpy(self._labels[plan.samples(epoch, k)]))
+        return self._moved(_joined(made))
+
+    def _moved(self, batch: Any) -> Any:
+        if self._device is None:
+            return batch
+        if self._copies is None:
+            return _each(batch, lambda t: t.to(self._device))
+        with torch.cuda.stream(self._copies):
+            moved = _each(batch, lambda t: t.to(self._device, non_blocking=True))
+        now = torch.cuda.current_stream(self._device)
+        now.wait_stream(self._copies)
+        _each(moved, lambda t: t.record_stream(now))
+        return moved
+
+
+def datum_in(record: Record, path: str) -> Datum:
+    """Returns the Datum in a record's value.  Raises ValueError if it is none; `path` is for the message."""
+    found = _datum(record.value)
+    if found is None:
+        raise ValueError(f"{path}: record {record.ordinal} (key {bytes(record.key)!r}) is not a Datum")
+    channels, height, width, label, encoded, at, size, _ = found
+    return Datum(channels, height, width, label, encoded, record.value[at:at + size], record.key, record.ordinal)
+
+
+def _close(prepared: List[_Prepared]) -> None:
+    while prepared:
+        prepared.pop().close()
+
+
+def _joined(parts: List[Any]) -> Any:
+    """Returns the batch and its labels as one dict or tuple."""
+    batch, *more = parts
+    for labels in more:
+        if not isinstance(batch, dict):
+            batch = (batch, labels)
+            continue
+        labels = labels if isinstance(labels, dict) else {"label": labels}
+        twice = batch.keys() & labels.keys()
+        if twice:
+            raise ValueError(f"labels: the batch already has a field {min(twice)!r}")
+        batch = {**batch, **labels}
+    return batch
+
+
+def _each(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """Returns a batch with changed tensors."""
+    if isinstance(batch, torch.Tensor):
+        return change(batch)
+    if isinstance(batch, dict):
+        return {name: _each(part, change) for name, part in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_each(part, change) for part in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(_each(part, change) for part in batch)
+    return batch
