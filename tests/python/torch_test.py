@@ -334,6 +334,52 @@ def test_the_iterable_dataset_alone_resumes_at_any_record(mixed):
             assert got == whole
 
 
+def test_the_states_of_a_batch_sampler(mixed):
+    """As torchdata's StatefulDataLoader saves and loads them: in the iterator, which sets the epoch of the sampler, too."""
+    def sampler():
+        return lt.BatchSampler(lt.LmdbDataset(mixed.path), BATCH, shuffle=True, seed=SEED)
+
+    one = sampler()
+    list(one)
+    it = iter(one)
+    assert [list(next(it)) for _ in range(3)] == cut(epoch_order(1))[:3]
+    state = it.state_dict()
+    other = sampler()
+    resumed = iter(other)
+    resumed.load_state_dict(state)
+    assert [list(b) for b in resumed] == [list(b) for b in it] == cut(epoch_order(1))[3:]
+    assert [list(b) for b in other] == cut(epoch_order(2))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_states_of_workers(mixed, monkeypatch, workers):
+    """As torchdata's StatefulDataLoader saves and loads them: each worker has a state of its own."""
+    class Worker:
+        id, num_workers = 0, workers
+
+    monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: Worker)
+    r, got = random.Random(3), []
+    for Worker.id in range(workers):
+        def dataset():
+            return lt.LmdbIterableDataset(mixed.path, decode=key_of, shuffle=True, seed=SEED, batch_size=BATCH)
+
+        whole = list(dataset())
+        for stop in [0, 1, BATCH, len(whole), *(r.randrange(len(whole)) for _ in range(5))]:
+            one = dataset()
+            it = iter(one)
+            assert [next(it) for _ in range(stop)] == whole[:stop]
+            state, other = one.state_dict(), dataset()
+            other.load_state_dict(state)
+            assert other.state_dict() == state
+            assert list(other) == whole[stop:]
+        got += whole
+        if workers > 1:
+            monkeypatch.setattr(Worker, "id", (Worker.id + 1) % workers)
+            with pytest.raises(ValueError, match="the state was saved in worker"):
+                dataset().load_state_dict(state)
+    assert sorted(got) == list(range(1000))
+
+
 def test_states_that_do_not_fit(mixed, large):
     batches = loader("map", mixed.path)
     next(iter(batches))

@@ -71,7 +71,8 @@ class _Assembling:
 class _Decoding:
     """Batches that functions of the program make, in a pool of threads."""
 
-    def __init__(self, samples: Samples, parts: Optional[Callable[[Batch], Any]], whole: Callable[[Any], Any], threads: int) -> None:
+    def __init__(self, samples: Samples, parts: Optional[Callable[[List[Record]], List[Any]]], whole: Callable[[Any], Any],
+                 threads: int) -> None:
         """parts: makes a list of samples from a part of a batch.  None: the batch itself.  whole: makes a batch from the list."""
         self._samples, self._parts, self._whole, self._threads = samples, parts, whole, threads
         self._pool = concurrent.futures.ThreadPoolExecutor(threads, "lmdbio-decode")
@@ -92,7 +93,7 @@ class _Decoding:
         if self._parts is None:
             return self._pool.submit(self._whole, batch)
         size = -(-len(batch) // (4 * self._threads))
-        parts = [self._pool.submit(lambda i: self._parts(batch[i:i + size]), i) for i in range(0, len(batch), size)]
+        parts = [self._pool.submit(self._parts, batch[i:i + size]) for i in range(0, len(batch), size)]
         # The pool starts its tasks in sequence, so that this one waits only for tasks that have begun.
         return self._pool.submit(lambda: self._whole([sample for part in parts for sample in part.result()]))
 
@@ -242,7 +243,8 @@ class TensorLoader:
         if isinstance(labels, (str, bytes, os.PathLike, tuple)):
             if label_fields is None:
                 raise ValueError("label_fields is needed: the dtype of the labels in their database")
-            self._label_samples = open_samples(*labels, None) if isinstance(labels, tuple) else open_samples(labels, None, None)
+            at, name = labels if isinstance(labels, tuple) else (labels, None)
+            self._label_samples = open_samples(at, name, None)
             self._label_columns = Columns(label_fields, self._all.batch)
             if len(self._label_samples) != count:
                 raise ValueError(f"{self._label_samples.reader.path} has {len(self._label_samples)} labels, but "
@@ -325,18 +327,20 @@ class TensorLoader:
             sources.append(_Assembling(self._label_samples, self._label_columns, 1, self._ahead, self._pin))
         return sources
 
-    def _functions(self) -> Tuple[Optional[Callable[[Any], Any]], Callable[[Any], Any]]:
+    def _functions(self) -> Tuple[Optional[Callable[[List[Record]], List[Any]]], Callable[[Any], Any]]:
         """Returns the arguments `parts` and `whole` of _Decoding."""
         if self._views:
             return None, lambda batch: batch.values
         if self._decode_batch is not None:
             return None, self._decode_batch
-        decode, collate = self._decode, self._collate or torch.utils.data.default_collate
-        assert decode is not None
-        if self._datum:
-            path, inner = self._samples.reader.path, decode
-            decode = lambda record: inner(datum_in(record, path))
-        return lambda records: [decode(r) for r in records], collate
+        assert self._decode is not None
+        decode: Callable[[Any], Any] = self._decode
+        path, datum = self._samples.reader.path, self._datum
+
+        def decode_all(records: List[Record]) -> List[Any]:
+            return [decode(datum_in(r, path) if datum else r) for r in records]
+
+        return decode_all, self._collate or torch.utils.data.default_collate
 
     def _take(self, plan: Plan, epoch: int, k: int) -> Any:
         if self._prepared and (self._prepared[0].plan != plan or self._prepared[0].next != (epoch, k)):
@@ -363,7 +367,7 @@ class TensorLoader:
             return _each(batch, lambda t: t.to(self._device))
         with torch.cuda.stream(self._copies):
             moved = _each(batch, lambda t: t.to(self._device, non_blocking=True))
-        now = torch.cuda.current_stream(self._device)
+        now: Any = torch.cuda.current_stream(self._device)
         now.wait_stream(self._copies)
         _each(moved, lambda t: t.record_stream(now))
         return moved

@@ -245,9 +245,9 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
         workers, use lmdbio.torch.DataLoader.state_dict.
         """
         epoch, records = self._begin
-        part, parts = this_worker()
-        if parts == 1:
+        if torch.utils.data.get_worker_info() is None:
             return state_of(self.plan(), epoch, records + self._given)
+        part, parts = this_worker()
         return {**state_of(self.plan(), epoch, records), "worker": part, "workers": parts, "given": self._given}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
@@ -267,14 +267,15 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
 
     def _samples(self, plan: Plan, epoch: int, records: int) -> Iterator[Any]:
         part, parts = this_worker()
-        first, skipped = divmod(records, plan.batch)
-        if skipped and parts > 1:
-            raise ValueError(f"{records} records are not whole batches of {plan.batch}, as workers need them")
         alone = torch.utils.data.get_worker_info() is None
         self._given, self._skipped = self._skipped, 0
-        if parts > 1:
+        if parts == 1:
+            first, skipped = divmod(records + self._given, plan.batch)
+        elif records % plan.batch:
+            raise ValueError(f"{records} records are not whole batches of {plan.batch}, as workers need them")
+        else:
             batches, skipped = divmod(self._given, plan.batch)
-            first += batches * parts
+            first = records // plan.batch + batches * parts
         for record in self._records(plan, epoch, first + part, parts, skipped):
             self._given += 1
             yield record if self.decode is None else self.decode(record)
