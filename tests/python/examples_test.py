@@ -124,6 +124,34 @@ def test_mpi(database, ranks, counts):
     assert len("".join(lines)) == len(printed.replace("\n", ""))
 
 
+TENSORS = """
+import sys
+from mpi4py import MPI
+import lmdbio.torch
+comm, ranks = MPI.COMM_WORLD, MPI.COMM_WORLD.size
+for last in ("pad", "keep", "drop"):
+    arguments = {"fields": "flat", "batch_size": 10, "shuffle": True, "seed": 7, "last": last}
+    alone = lmdbio.torch.TensorLoader(sys.argv[1], rank=comm.rank, ranks=ranks, **arguments)
+    together = lmdbio.torch.TensorLoader(sys.argv[1], comm=comm, **arguments)
+    for epoch in range(3):
+        a, b = list(alone), list(together)
+        assert len(a) == len(b) > 0
+        assert all(x["data"].equal(y["data"]) and x["offsets"].equal(y["offsets"]) for x, y in zip(a, b))
+    together.close()
+comm.Barrier()
+print("same" * (comm.rank == 0), end="")
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_tensors_of_ranks_that_read_together(database, tmp_path, ranks):
+    needs_mpi()
+    needs("torch")
+    program = tmp_path / "tensors.py"
+    program.write_text(TENSORS)
+    assert run("mpirun", "--oversubscribe", "-n", ranks, sys.executable, "-m", "mpi4py", program, database[0], **MPI) == "same"
+
+
 def test_mpi_without_database(tmp_path):
     needs_mpi()
     assert "FileNotFoundError" in run("mpirun", "--oversubscribe", "-n", 2, sys.executable, "-m", "mpi4py",
