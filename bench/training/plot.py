@@ -18,7 +18,7 @@ def draw(report):
     axes[0, 0].set_ylim(0, 1.5 * max(r["images_per_s"]["high"] for r in rows))  # room for the legend
     axes[1, 0].set_ylim(0, 100)
     axes[0, 0].legend(fontsize=7, ncol=2, loc="upper left")
-    figure.suptitle(f"training on {options['device_name']}, batches of {options['batch']}, {options['workers']} workers, cold files, median "
-                    f"and range of {options['rounds']} rounds\n{machine['cpu']}, {machine['cpus']} cores, Linux {machine['kernel']}",
+    figure.suptitle(f"training on {options['device_name']}, batches of {options['batch']}, {options['workers']} workers, cold files, "
+                    f"median and range of {options['rounds']} rounds\n{machine['cpu']}, {machine['cpus']} cores, Linux {machine['kernel']}",
                     fontsize=9)
     return figure
