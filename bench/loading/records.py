@@ -45,10 +45,9 @@ def up_to(n, unit):
     return -(-n // unit) * unit
 
 
-def check_space(directory, count, value_bytes):
-    """Ends the program if there is too little space for all three copies."""
-    one = 2 * up_to(value_bytes + 64, 4096) + 512 + up_to(value_bytes, 512)
-    needed, free = (count * one >> 20) + 32, shutil.disk_usage(directory).free >> 20
+def check_space(directory, count, record_bytes):
+    """Ends the program if there is too little space for `count` records that take `record_bytes` each."""
+    needed, free = (count * record_bytes >> 20) + 32, shutil.disk_usage(directory).free >> 20
     if needed > free:
         fail(f"{directory}: {needed} MiB needed, {free} MiB free (see --dir, --size)")
 
@@ -63,7 +62,7 @@ def write(directory, count, value_bytes, seed, first):
             return made["sums"]
     for name in {*DATA.values()}:
         shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
-    check_space(directory, count, value_bytes)
+    check_space(directory, count, 2 * up_to(value_bytes + 64, 4096) + 512 + up_to(value_bytes, 512))  # all three copies
     sums = Sums(first)
     with Database(directory, count, value_bytes) as database, Shards(directory, count, value_bytes) as shards:
         choose = random.Random(seed)

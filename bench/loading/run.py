@@ -1,4 +1,4 @@
-"""Runs a loader of bench/loaders in its own process, and measures the memory of the process and its workers."""
+"""Runs a loader of bench/loaders or bench/gpu in its own process, and measures the memory of the process and its workers."""
 import json
 import os
 import signal
@@ -8,6 +8,7 @@ import time
 
 from measure import Failed
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 SHARE = 30  # measuring the memory may take 1 / SHARE of one CPU
 PAUSE_S = 0.1  # minimum between two measurements
 
@@ -44,9 +45,10 @@ class Memory:
             return []
 
 
-def run(command, env, timeout_s, tell):
-    """Runs a loader.  Returns the JSON of the loader, with `pss` and `pss_files`.  Passes the seconds so far to `tell`.  Raises Failed."""
-    command = [sys.executable, "-B", os.path.join(os.path.dirname(os.path.abspath(__file__)), "run_epoch.py"), *command]
+def run(program, arguments, env, timeout_s, measure_memory, tell):
+    """Runs a Python program of this folder's parent.  Returns the JSON that it prints, with "said", its standard error, and with "pss"
+    and "pss_files" if the memory is measured.  Passes the seconds so far to `tell`.  Raises Failed."""
+    command = [sys.executable, "-B", os.path.join(os.path.dirname(HERE), program), *arguments]
     begin = time.monotonic()
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/",
                           start_new_session=True) as process:
@@ -61,10 +63,12 @@ def run(command, env, timeout_s, tell):
                 if (took := time.monotonic() - begin) > timeout_s:
                     raise Failed(f"{' '.join(command)}: no end after {timeout_s:g} s")
                 tell(took)
-                memory.look()
+                if measure_memory:
+                    memory.look()
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)  # with its workers
             raise
     if process.returncode != 0:
         raise Failed(f"{' '.join(command)} ended with {process.returncode}: {out}{err}")
-    return {**json.loads(out), "pss": memory.peak["pss"], "pss_files": memory.peak["files"], "said": err}
+    used = {"pss": memory.peak["pss"], "pss_files": memory.peak["files"]} if measure_memory else {}
+    return {**json.loads(out), **used, "said": err}
