@@ -32,7 +32,8 @@ Shared::Shared(Source from, std::uint64_t memory, ReadDecision how, std::shared_
              static_cast<std::size_t>(memory / kLeafShare / LeafCache::cost(source.page_size)),
              pool->memory()),
       shown({node::CellKind::reader, 0, source.file->identity().dev, source.file->identity().ino}),
-      id_(source.file->identity()) {}
+      id_(source.file->identity()),
+      file_mapped_(source.joined != nullptr ? new std::atomic<bool>[source.joined->all.size()]() : nullptr) {}
 
 std::uint64_t Shared::share_of_one(unsigned n) const noexcept {
   const auto own = streams.load(std::memory_order_relaxed) + n;
@@ -49,16 +50,49 @@ std::uint64_t Shared::file_bytes() const noexcept {
 
 const std::byte* Shared::mapped() noexcept {
   std::call_once(map_once_, [this]() noexcept {
-    (void)source.base().with_fd([this](int fd) noexcept {
-      Result<Mapping> made = Mapping::map_file(fd, offset(source.pages), kHugePage);
+    if (source.joined != nullptr) {
+      Result<Mapping> made = Mapping::reserve(offset(source.pages), kHugePage);
       if (made) map_ = std::move(made).value();
-    });
+    } else {
+      (void)source.base().with_fd([this](int fd) noexcept {
+        Result<Mapping> made = Mapping::map_file(fd, offset(source.pages), kHugePage);
+        if (made) map_ = std::move(made).value();
+      });
+    }
     try {
       faulted_in_ = zeroed_array<std::uint64_t>(map_.size() / kRegion / 64 + 1);
     } catch (const std::bad_alloc&) {
     }
   });
   return map_.data();
+}
+
+bool Shared::reaches(const Extent& extent) noexcept {
+  const std::uint64_t end = extent.offset + extent.bytes;
+  if (source.joined == nullptr) return end <= file_bytes();
+  FileSet& files = source.joined->files;
+  const std::size_t i = files.at(extent.offset);
+  if (end - files.first(i) > files.length(i)) return false;
+  // Two threads may map the file at the same time, which changes nothing for readers of the mapping.
+  if (!file_mapped_[i].load(std::memory_order_acquire)) {
+    if (!files.map(i, map_.data() + files.first(i))) return false;
+    file_mapped_[i].store(true, std::memory_order_release);
+  }
+  return true;
+}
+
+bool Shared::unchanged(std::size_t file) noexcept {
+  if (source.joined == nullptr) return true;
+  Databases& d = *source.joined;
+  if (!file_mapped_[file].load(std::memory_order_acquire)) return d.unchanged(file);
+  if (d.files.length(file) < format::kMetaPages * source.page_size) return false;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const std::byte* const metas = map_.data() + d.files.first(file);
+  const auto txnid = [&](std::size_t page) {
+    return __atomic_load_n(
+        reinterpret_cast<const std::uint64_t*>(metas + page * source.page_size + kAtTxnid), __ATOMIC_RELAXED);
+  };
+  return std::max(txnid(0), txnid(1)) == d.all[file].txnid;
 }
 
 void Shared::fault_in(const Extent& extent) noexcept {
@@ -69,7 +103,7 @@ void Shared::fault_in(const Extent& extent) noexcept {
     const std::uint64_t bit = std::uint64_t{1} << r % 64;
     if ((bits.load(std::memory_order_relaxed) & bit) != 0) continue;
     const std::uint64_t bytes = std::min<std::uint64_t>(kRegion, map_.size() - r * kRegion);
-    if (residency.share(r * kRegion, bytes) != 1.0) continue;
+    if (resident({r * kRegion, bytes}) != 1.0) continue;
     fault_pages_in(map_.data() + r * kRegion, bytes);
     bits.fetch_or(bit, std::memory_order_relaxed);
   }
