@@ -120,14 +120,16 @@ class Exclusions {
     if ((flags_ & (MDB_REVERSEKEY | MDB_INTEGERKEY)) != 0 && !prefixes_.empty()) return scan();
     std::set<std::string> done;
     for (const MDB_val& k : keys_) {
-      if (has_prefix(k, false) || !done.emplace(static_cast<const char*>(k.mv_data), k.mv_size).second) continue;
+      if (has_prefix(k, false) || !done.emplace(static_cast<const char*>(k.mv_data), k.mv_size).second)
+        continue;
       MDB_val key = k, value;
       rc = mdb_cursor_get(cursor_, &key, &value, MDB_SET);
       if (rc == 0) rc = add(key, true);
       if (rc != 0 && rc != MDB_NOTFOUND) return rc;
     }
     for (const MDB_val& p : prefixes_) {
-      if (has_prefix(p, true) || !done.emplace(static_cast<const char*>(p.mv_data), p.mv_size).second) continue;
+      if (has_prefix(p, true) || !done.emplace(static_cast<const char*>(p.mv_data), p.mv_size).second)
+        continue;
       MDB_val key = p, value;
       rc = mdb_cursor_get(cursor_, &key, &value, MDB_SET_RANGE);
       for (bool first = true; rc == 0 && begins_with(key, p); first = false) {
@@ -175,8 +177,8 @@ class Exclusions {
   unsigned flags_ = 0;
 };
 
-Status find_excluded(const ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options, const std::string& name,
-                     std::vector<records::Excluded>& out, std::string& why) {
+Status find_excluded(const ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options,
+                     const std::string& name, std::vector<records::Excluded>& out, std::string& why) {
   if (!has_exclusions(options)) return {};
   if (t.env->engine->dbx(dbi).key_order.order == format::Order::user) {
     why = name + ": records cannot be left out, because the program sets the order of keys (mdb_set_compare)";
@@ -379,8 +381,8 @@ Status make_many_reader(std::span<const char* const> paths, const lmdbio_reader_
   const ReadDecision read = choose_read_path(Access::reader, facts);
 
   records::Source source;
-  source.joined = std::make_shared<records::Databases>(std::move(databases), std::move(files), all[0].page_size,
-                                                       read == ReadPath::direct);
+  source.joined = std::make_shared<records::Databases>(std::move(databases), std::move(files),
+                                                       all[0].page_size, read == ReadPath::direct);
   source.file = file.value();
   source.name = source.joined->all[0].name;
   if (paths.size() > 1) source.name += " and " + std::to_string(paths.size() - 1) + " other databases";
@@ -416,8 +418,7 @@ Status make_many_reader(std::span<const char* const> paths, const lmdbio_reader_
     records::LocationsRequest shown = request;
     shown.progress = Progress::on;
     shown.context = &progress;
-    if (const Status st =
-            records::open_locations(*source.joined, i, shown, never, parts[i].locations, why);
+    if (const Status st = records::open_locations(*source.joined, i, shown, never, parts[i].locations, why);
         !st.ok())
       return st;
   }

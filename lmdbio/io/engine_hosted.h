@@ -18,8 +18,7 @@ Result<std::unique_ptr<IoEngine>> hosted_engine(const File& file, unsigned depth
                                                 const char** name) noexcept;
 
 /// Makes an engine in a thread of the private table.  `results`: as in select_engine_here().
-using MakeHere =
-    std::function<Result<std::unique_ptr<IoEngine>>(EngineKind wanted, EventCount* results)>;
+using MakeHere = std::function<Result<std::unique_ptr<IoEngine>>(EngineKind wanted, EventCount* results)>;
 /// As above, for the engine that `make` returns, whose caps are `caps`.
 Result<std::unique_ptr<IoEngine>> hosted_engine(IoEngine::Caps caps, EngineKind wanted,
                                                 const MakeHere& make) noexcept;

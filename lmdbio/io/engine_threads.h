@@ -38,9 +38,9 @@ class ThreadsEngine final : public IoEngine {
 
 /// Makes an engine with `depth` reads in flight and at most `threads` threads.  0 threads means as many as
 /// the depth, but at most kMostThreads.  With a `reader`, the threads call its fill() instead of reading
-/// the file, and RangeReader::threads() limits their number.  With `results`, the engine notifies this event count when
-/// results for reap() have come, and has no ready_fd(), which would take a descriptor.  Errors: EINVAL for
-/// depth 0, ENOMEM, EAGAIN if not even one thread can be started, others as eventfd(2).
+/// the file, and RangeReader::threads() limits their number.  With `results`, the engine notifies this event
+/// count when results for reap() have come, and has no ready_fd(), which would take a descriptor.  Errors:
+/// EINVAL for depth 0, ENOMEM, EAGAIN if not even one thread can be started, others as eventfd(2).
 Result<std::unique_ptr<IoEngine>> threads_engine(const File& file, unsigned depth, unsigned threads = 0,
                                                  std::unique_ptr<RangeReader> reader = nullptr,
                                                  EventCount* results = nullptr) noexcept;

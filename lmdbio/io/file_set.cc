@@ -18,16 +18,19 @@ namespace lmdbio {
 
 namespace {
 
-/// Returns true if `now` is the file `then`, and was not written since.  After a file was removed, another one
-/// may get the number of its inode.
+/// Returns true if `now` is the file `then`, and was not written since.  After a file was removed, another
+/// one may get the number of its inode.
 bool is_same(const Result<FileIdentity>& now, const FileIdentity& then) noexcept {
-  return now && now.value().dev == then.dev && now.value().ino == then.ino && now.value().mtime_ns == then.mtime_ns;
+  return now && now.value().dev == then.dev && now.value().ino == then.ino &&
+         now.value().mtime_ns == then.mtime_ns;
 }
 
 class Reads final : public RangeReader {
  public:
   Reads(std::shared_ptr<FileSet> files, bool direct) noexcept : files_(std::move(files)), direct_(direct) {}
-  long fill(std::uint64_t offset, MutableBytes to) noexcept override { return files_->read(offset, to, direct_); }
+  long fill(std::uint64_t offset, MutableBytes to) noexcept override {
+    return files_->read(offset, to, direct_);
+  }
   unsigned threads() const noexcept override { return files_->threads(); }
 
  private:
@@ -51,7 +54,9 @@ FileSet::FileSet(std::vector<Part> parts, bool direct)
 }
 
 std::size_t FileSet::at(std::uint64_t offset) const noexcept {
-  return static_cast<std::size_t>(std::upper_bound(firsts_.begin(), firsts_.end(), offset) - firsts_.begin()) - 1;
+  return static_cast<std::size_t>(std::upper_bound(firsts_.begin(), firsts_.end(), offset) -
+                                  firsts_.begin()) -
+         1;
 }
 
 Result<std::unique_ptr<FileSet::Probed>> FileSet::open_probed(std::size_t i) const noexcept {
@@ -67,7 +72,8 @@ Result<std::unique_ptr<FileSet::Probed>> FileSet::open_probed(std::size_t i) con
 
 template <class Body>
 Status FileSet::probe(std::size_t i, Body&& body) noexcept {
-  return probed_.with(i, [this](std::size_t k) noexcept { return open_probed(k); }, body);
+  return probed_.with(
+      i, [this](std::size_t k) noexcept { return open_probed(k); }, body);
 }
 
 std::uint64_t FileSet::length(std::size_t i) noexcept {
@@ -100,7 +106,8 @@ Status FileSet::read_here(std::size_t i, std::uint64_t offset, MutableBytes to) 
     do n = ::pread(p.fd.get(), to.data(), to.size(), static_cast<off_t>(offset));
     while (n < 0 && errno == EINTR);
     if (n != static_cast<ssize_t>(to.size())) st = Status::from_errno(n < 0 ? errno : EIO);
-    if (!size_if_inode(p.fd.get(), p.id)) st = Status::from_errno(ESTALE);  // the program has reused the number
+    if (!size_if_inode(p.fd.get(), p.id))
+      st = Status::from_errno(ESTALE);  // the program has reused the number
   });
   return opened.ok() ? st : opened;
 }
@@ -143,7 +150,8 @@ long FileSet::read(std::uint64_t offset, MutableBytes to, bool direct) noexcept 
         if (n < 0) n = -static_cast<long>(errno);
       });
   if (!opened.ok()) n = -static_cast<long>(opened.raw());
-  if (n != -EINTR && n != -EAGAIN) errors_[i].store(n < 0 ? static_cast<int>(-n) : 0, std::memory_order_relaxed);
+  if (n != -EINTR && n != -EAGAIN)
+    errors_[i].store(n < 0 ? static_cast<int>(-n) : 0, std::memory_order_relaxed);
   if (n < 0 || from + static_cast<std::uint64_t>(n) < parts_[i].bytes) return n;
   const auto got = static_cast<std::size_t>(n);
   std::memset(to.data() + got, 0, to.size() - got);

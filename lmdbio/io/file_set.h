@@ -95,7 +95,8 @@ class FewOpen {
     if (closed != nullptr) return true;
     const Entry* oldest = nullptr;
     for (const std::size_t i : open_)
-      if (const Entry& e = entries_[i]; e.users == 0 && (oldest == nullptr || e.used < oldest->used)) oldest = &e;
+      if (const Entry& e = entries_[i]; e.users == 0 && (oldest == nullptr || e.used < oldest->used))
+        oldest = &e;
     if (oldest == nullptr) return false;
     close(static_cast<std::size_t>(oldest - entries_.data()), closed);
     return true;
@@ -157,8 +158,8 @@ class FileSet {
 
   /// Opens file `i` for other users of its descriptors.  Errors: as OpenFile::get.
   Result<std::shared_ptr<const OpenFile>> open(std::size_t i) const noexcept;
-  /// Reads a range of one file, in a thread that shares the private table.  Returns as RangeReader::fill().  Bytes beyond the end of the file are zeros
-  /// if they are beyond Part::bytes.
+  /// Reads a range of one file, in a thread that shares the private table.  Returns as RangeReader::fill().
+  /// Bytes beyond the end of the file are zeros if they are beyond Part::bytes.
   long read(std::uint64_t offset, MutableBytes to, bool direct) noexcept;
   /// Returns the errno of the last read of file `i` if it failed, else 0.
   int error(std::size_t i) const noexcept { return errors_[i].load(std::memory_order_relaxed); }
@@ -174,7 +175,8 @@ class FileSet {
  private:
   /// A descriptor in the program's table.
   struct Probed {
-    Probed(UniqueFd opened, const FileIdentity& of) noexcept : fd(std::move(opened)), id(of), residency(fd.get()) {}
+    Probed(UniqueFd opened, const FileIdentity& of) noexcept
+        : fd(std::move(opened)), id(of), residency(fd.get()) {}
     Probed(const Probed&) = delete;
     Probed& operator=(const Probed&) = delete;
     ~Probed() {

@@ -55,9 +55,8 @@ void KeyIterator::fill() {
     if (rc_ != 0) break;
     const std::string_view bytes(static_cast<const char*>(key.mv_data), key.mv_size);
     const auto matches = [bytes](const std::vector<std::string>& keys, bool whole) {
-      return std::any_of(keys.begin(), keys.end(), [&](const std::string& k) {
-        return whole ? bytes == k : bytes.starts_with(k);
-      });
+      return std::any_of(keys.begin(), keys.end(),
+                         [&](const std::string& k) { return whole ? bytes == k : bytes.starts_with(k); });
     };
     if (matches(reader_->exclude, true) || matches(reader_->exclude_prefixes, false)) continue;
     bytes_.append(bytes);

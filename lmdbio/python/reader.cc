@@ -355,7 +355,8 @@ void add_reader(py::module_& module) {
       .def(py::init(&make_reader), py::arg("path"), py::arg("database") = py::none(),
            py::arg("memory") = py::none(), py::kw_only(), py::arg("lock") = true,
            py::arg("index_file") = true, py::arg("exclude") = py::tuple(),
-           py::arg("exclude_prefixes") = py::tuple(), py::arg("_handle") = py::none(), py::arg("_keep") = py::none())
+           py::arg("exclude_prefixes") = py::tuple(), py::arg("_handle") = py::none(),
+           py::arg("_keep") = py::none())
       .def_property_readonly("path", &Reader::path)
       .def_property_readonly("database", &Reader::database)
       // `closed`, close() and repr() also work for an object whose __init__ has failed.  Programs use them to

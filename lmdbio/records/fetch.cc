@@ -261,7 +261,9 @@ const std::byte* Fetch::leaf_bytes(const Shared& shared, std::uint64_t page) noe
 bool Fetch::open_leaf(const Shared& shared, std::uint64_t page, format::PageView& view) noexcept {
   const std::byte* const bytes = leaf_bytes(shared, page);
   return bytes != nullptr &&
-         format::PageView::open(bytes, shared.source.page_size, format::Pgno{shared.page_in_file(page)}, view) && view.is_leaf();
+         format::PageView::open(bytes, shared.source.page_size, format::Pgno{shared.page_in_file(page)},
+                                view) &&
+         view.is_leaf();
 }
 
 Status Fetch::give(const Shared& shared, std::size_t i, lmdbio_record& out,
@@ -285,7 +287,8 @@ Status Fetch::give(const Shared& shared, std::size_t i, lmdbio_record& out,
   RecordLocation in_file = p;
   if (p.overflow != 0) in_file.overflow = shared.page_in_file(p.overflow);
   Bytes key, value;
-  if (const Status st = extract_record(in_file, leaf_, p.dup_leaf != 0 ? &dup : nullptr, key, value); !st.ok())
+  if (const Status st = extract_record(in_file, leaf_, p.dup_leaf != 0 ? &dup : nullptr, key, value);
+      !st.ok())
     return corrupted(p.leaf);
   if (p.overflow != 0) {
     const std::uint64_t bytes = format::kPageHeader + std::uint64_t{p.value_bytes};

@@ -28,7 +28,8 @@ JoinedLocations::JoinedLocations(std::vector<Part> parts, Open open) : firsts_{0
 }
 
 std::size_t JoinedLocations::part_of(std::uint64_t ordinal) const noexcept {
-  return static_cast<std::size_t>(std::upper_bound(firsts_.begin(), firsts_.end(), ordinal) - firsts_.begin()) -
+  return static_cast<std::size_t>(std::upper_bound(firsts_.begin(), firsts_.end(), ordinal) -
+                                  firsts_.begin()) -
          1;
 }
 
@@ -50,7 +51,8 @@ Status JoinedLocations::find_gaps(std::size_t part, std::vector<Gap>& gaps, std:
       why);
   if (!st.ok()) return st;
   if (wrong.ok() && found != keys.size()) wrong = Status::from_mdb(MDB_CORRUPTED);
-  if (!wrong.ok()) why = p.name + ": a key that is left out cannot be looked up: a page or the record index is damaged";
+  if (!wrong.ok())
+    why = p.name + ": a key that is left out cannot be looked up: a page or the record index is damaged";
   std::sort(gaps.begin(), gaps.end(), [](const Gap& a, const Gap& b) { return a.first < b.first; });
   std::uint64_t before = 0;
   for (Gap& g : gaps) {

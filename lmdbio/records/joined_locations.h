@@ -28,7 +28,7 @@ struct Excluded {
 class JoinedLocations final : public RecordLocations {
  public:
   struct Part {
-    std::string name;           ///< used in messages
+    std::string name;                ///< used in messages
     std::uint64_t records = 0;       ///< including those that are left out
     std::vector<Excluded> excluded;  ///< in key order, and disjoint
     std::uint64_t first_page = 0;    ///< added to page numbers
@@ -40,7 +40,8 @@ class JoinedLocations final : public RecordLocations {
                                     std::unique_ptr<RecordLocations>& out, std::string& why)>;
   /// Calls `tell` with the number of the leaf page, plus first_page, the slot and the page of each key that
   /// exists in a part.  Any thread.
-  using Tell = std::function<void(std::size_t key, std::uint64_t leaf, unsigned slot, const format::PageView&)>;
+  using Tell =
+      std::function<void(std::size_t key, std::uint64_t leaf, unsigned slot, const format::PageView&)>;
   using Find = std::function<Status(std::size_t part, std::span<const MDB_val> keys, const Tell& tell,
                                     std::string& why)>;
 
@@ -61,7 +62,8 @@ class JoinedLocations final : public RecordLocations {
                  std::string& why) const override;
   void locations(std::uint64_t first, std::span<RecordLocation> out) const noexcept override;
   UnknownOrdinals unknown(std::uint64_t ordinal) const noexcept override;
-  /// `leaf`: the page number plus first_page.  The part must be ready.  The ordinal of a record that is left out is UINT64_MAX.
+  /// `leaf`: the page number plus first_page.  The part must be ready.  The ordinal of a record that is left
+  /// out is UINT64_MAX.
   Status ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView& page,
                     std::uint64_t& out) const override;
 

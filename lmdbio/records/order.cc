@@ -71,8 +71,8 @@ std::uint64_t unshuffle(std::uint64_t seed, std::uint64_t epoch, std::uint64_t c
   return x;
 }
 
-Result<Order> Order::make(const lmdbio_order& o, std::uint64_t records, const char** wrong,
-                          List list, std::span<const std::uint64_t> firsts) noexcept {
+Result<Order> Order::make(const lmdbio_order& o, std::uint64_t records, const char** wrong, List list,
+                          std::span<const std::uint64_t> firsts) noexcept {
   const auto invalid = [wrong](const char* what) {
     if (wrong != nullptr) *wrong = what;
     return Status::from_errno(EINVAL);
@@ -166,7 +166,8 @@ const char* Order::mix_sources(const lmdbio_order& o, std::span<const std::uint6
     left -= slots[d];
     by_rest[d] = d;
   }
-  std::stable_sort(by_rest.begin(), by_rest.end(), [&](std::size_t a, std::size_t b) { return rest[a] > rest[b]; });
+  std::stable_sort(by_rest.begin(), by_rest.end(),
+                   [&](std::size_t a, std::size_t b) { return rest[a] > rest[b]; });
   for (std::size_t i = 0; left != 0; i = (i + 1) % n)
     if (o.weights[by_rest[i]] > 0) {
       ++slots[by_rest[i]];
@@ -187,8 +188,9 @@ std::uint64_t Order::mixed(std::uint64_t epoch, std::uint64_t i) const noexcept 
   const Mixture& m = *mixture_;
   const std::uint64_t number = epoch * all_ + i;  // modulo 2^64
   const std::uint64_t block = number / m.block, slot = shuffle(seed_, block, m.block, number % m.block);
-  const Source& s = *std::prev(std::upper_bound(
-      m.sources.begin(), m.sources.end(), slot, [](std::uint64_t x, const Source& y) { return x < y.first_slot; }));
+  const Source& s =
+      *std::prev(std::upper_bound(m.sources.begin(), m.sources.end(), slot,
+                                  [](std::uint64_t x, const Source& y) { return x < y.first_slot; }));
   const std::uint64_t taken = block * s.slots + (slot - s.first_slot);
   return s.first + shuffle(s.seed, taken / s.records, s.records, taken % s.records);
 }

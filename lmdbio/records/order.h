@@ -48,7 +48,8 @@ class Order {
  public:
   using List = std::shared_ptr<const std::vector<std::uint64_t>>;
   /// Checks the fields of `order`.  `list` is a copy of the order's list.  If it is null, make() copies the
-  /// list.  `firsts`: as RecordLocations::firsts().  Errors: EINVAL if a field, or an ordinal of the list, is out of range.  In this case, sets
+  /// list.  `firsts`: as RecordLocations::firsts().  Errors: EINVAL if a field, or an ordinal of the list, is
+  /// out of range.  In this case, sets
   /// `*wrong` (unless `wrong` is null) to a constant text that names the field and its range.  ENOMEM.
   static Result<Order> make(const lmdbio_order& order, std::uint64_t records, const char** wrong = nullptr,
                             List list = nullptr, std::span<const std::uint64_t> firsts = {}) noexcept;
@@ -124,15 +125,15 @@ class Order {
 
   /// The part of a database in a mixed order.
   struct Source {
-    std::uint64_t first;       ///< ordinal of its first record
-    std::uint64_t records;     ///< number of its records
+    std::uint64_t first;    ///< ordinal of its first record
+    std::uint64_t records;  ///< number of its records
     std::uint64_t seed;
     std::uint64_t first_slot;  ///< slots of a block that belong to the database
     std::uint64_t slots;
   };
   struct Mixture {
-    std::uint64_t block = 0;       ///< elements per block
-    std::vector<Source> sources;   ///< those with slots, in the sequence of the databases
+    std::uint64_t block = 0;      ///< elements per block
+    std::vector<Source> sources;  ///< those with slots, in the sequence of the databases
   };
   static const char* mix_sources(const lmdbio_order& o, std::span<const std::uint64_t> firsts, Mixture& out);
   std::uint64_t mixed(std::uint64_t epoch, std::uint64_t i) const noexcept;

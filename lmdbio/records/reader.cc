@@ -272,6 +272,10 @@ Status Reader::lookup(std::size_t database, std::span<const MDB_val> keys, const
                                         tell(i, at.leaf + first_page, at.slot, at.page);
                                       damaged = damaged || at.outcome == tree::KeyPlace::Outcome::unknown;
                                     });
+  if (st.raw() == ESTALE || (st.ok() && !shared_->unchanged(database))) {
+    why = one != nullptr ? source.joined->changes(database) : reason(name, "cannot be read", st);
+    return Status::from_errno(ESTALE);
+  }
   if (!st.ok()) {
     why = reason(name,
                  st.raw() == ENOTSUP
@@ -279,10 +283,6 @@ Status Reader::lookup(std::size_t database, std::span<const MDB_val> keys, const
                      : "cannot be read",
                  st);
     return st;
-  }
-  if (!shared_->unchanged(database)) {
-    why = source.joined->changes(database);
-    return Status::from_errno(ESTALE);
   }
   if (!damaged) return {};
   why = reason(name, "a key cannot be looked up: a page or the record index is damaged",

@@ -40,8 +40,8 @@ class RecordLocations {
   /// Sets `out` to the locations of the records `first` to `first` + out.size() - 1, which must be less than
   /// records().  If the index is damaged, a location may be wrong, so each use must check it.
   virtual void locations(std::uint64_t first, std::span<RecordLocation> out) const noexcept = 0;
-  /// Returns the range of ordinals that are unknown because of damage, in the database of record `ordinal`.  The numbers that locations() and
-  /// ordinal_of() use in this range are arbitrary.
+  /// Returns the range of ordinals that are unknown because of damage, in the database of record `ordinal`.
+  /// The numbers that locations() and ordinal_of() use in this range are arbitrary.
   virtual UnknownOrdinals unknown(std::uint64_t) const noexcept { return {}; }
   /// Sets `out` to the ordinal of the first record of entry `slot` of leaf page `leaf`.  `page` is a view of
   /// that page.  Returns MDB_CORRUPTED if there is no such entry.  May throw bad_alloc.

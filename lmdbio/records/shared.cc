@@ -89,8 +89,8 @@ bool Shared::unchanged(std::size_t file) noexcept {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const std::byte* const metas = map_.data() + d.files.first(file);
   const auto txnid = [&](std::size_t page) {
-    return __atomic_load_n(
-        reinterpret_cast<const std::uint64_t*>(metas + page * source.page_size + kAtTxnid), __ATOMIC_RELAXED);
+    return __atomic_load_n(reinterpret_cast<const std::uint64_t*>(metas + page * source.page_size + kAtTxnid),
+                           __ATOMIC_RELAXED);
   };
   return std::max(txnid(0), txnid(1)) == d.all[file].txnid;
 }

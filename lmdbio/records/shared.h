@@ -39,7 +39,8 @@ struct Shared {
   }
   /// Returns the number of a page in its file.  Other functions number pages in the joined file.
   std::uint64_t page_in_file(std::uint64_t page) const noexcept {
-    return source.joined == nullptr ? page : page - source.joined->all[source.joined->of_page(page)].first_page;
+    return source.joined == nullptr ? page
+                                    : page - source.joined->all[source.joined->of_page(page)].first_page;
   }
   /// Returns the number of the file that has this offset; 0 if there is only one.
   std::size_t file_at(std::uint64_t at) const noexcept {

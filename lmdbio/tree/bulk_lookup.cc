@@ -151,8 +151,9 @@ Status PageStore::read(std::span<const std::size_t> slots) {
     while (i + n < slots.size() && slots[i + n] == slots[i] + n && slots[i + n] % kBlock != 0 &&
            slots_[slots[i + n]].cell == slots_[slots[i]].cell + n)
       ++n;
-    st = queue_.add(group, {origin_ + (slots_[slots[i]].cell << cell_shift_), std::uint64_t{n} << cell_shift_},
-                    memory(slots[i]));
+    st =
+        queue_.add(group, {origin_ + (slots_[slots[i]].cell << cell_shift_), std::uint64_t{n} << cell_shift_},
+                   memory(slots[i]));
     i += n;
   }
   if (!st.ok()) {

@@ -83,10 +83,12 @@ TEST_F(FileSetTest, AQueueReadsFromAllFiles) {
   const auto files = make(40);
   const Result<std::shared_ptr<const OpenFile>> like = files->open(0);
   ASSERT_TRUE(like.has_value());
-  ReadQueue queue(FileSet::engine(files, like.value()->base(), 16, EngineKind::threads).value(), files->bytes());
+  ReadQueue queue(FileSet::engine(files, like.value()->base(), 16, EngineKind::threads).value(),
+                  files->bytes());
   ReadGroup group;
   std::vector<std::vector<std::byte>> got(40, std::vector<std::byte>(kFile));
-  for (std::size_t i = 0; i < 40; ++i) ASSERT_TRUE(queue.add(group, {files->first(i), kFile}, got[i].data()).ok());
+  for (std::size_t i = 0; i < 40; ++i)
+    ASSERT_TRUE(queue.add(group, {files->first(i), kFile}, got[i].data()).ok());
   ASSERT_TRUE(queue.wait(group).ok());
   for (std::size_t i = 0; i < 40; ++i) EXPECT_EQ(got[i], contents(i));
 }

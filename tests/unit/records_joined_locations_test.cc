@@ -15,14 +15,18 @@ namespace {
 /// Record i is in leaf page 10 + i / 10, with a value in the overflow run 1000 + i.  Its key is its number.
 class Numbers final : public RecordLocations {
  public:
-  explicit Numbers(std::uint64_t records, UnknownOrdinals unknown = {}) : records_(records), unknown_(unknown) {}
+  explicit Numbers(std::uint64_t records, UnknownOrdinals unknown = {})
+      : records_(records), unknown_(unknown) {}
   std::uint64_t records() const noexcept override { return records_; }
   void locations(std::uint64_t first, std::span<RecordLocation> out) const noexcept override {
     for (std::size_t i = 0; i < out.size(); ++i)
-      out[i] = {.leaf = 10 + (first + i) / 10, .slot = static_cast<std::uint32_t>((first + i) % 10), .overflow = 1000 + first + i};
+      out[i] = {.leaf = 10 + (first + i) / 10,
+                .slot = static_cast<std::uint32_t>((first + i) % 10),
+                .overflow = 1000 + first + i};
   }
   UnknownOrdinals unknown(std::uint64_t) const noexcept override { return unknown_; }
-  Status ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView&, std::uint64_t& out) const override {
+  Status ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView&,
+                    std::uint64_t& out) const override {
     out = (leaf - 10) * 10 + slot;
     return out < records_ ? Status() : Status::from_mdb(MDB_CORRUPTED);
   }
@@ -58,8 +62,8 @@ class JoinedLocationsTest : public ::testing::Test {
       parts.push_back(std::move(p));
     }
     auto made = std::make_unique<JoinedLocations>(
-        std::move(parts), [this, given](std::size_t i, const std::atomic<bool>&, std::unique_ptr<RecordLocations>& out,
-                                        std::string& why) {
+        std::move(parts), [this, given](std::size_t i, const std::atomic<bool>&,
+                                        std::unique_ptr<RecordLocations>& out, std::string& why) {
           ++opened_;
           if (i == broken_) {
             why = "broken";
@@ -68,7 +72,8 @@ class JoinedLocationsTest : public ::testing::Test {
           out = std::make_unique<Numbers>(given[i].records, UnknownOrdinals{20, 30, 12});
           return Status();
         });
-    made->set_find([](std::size_t part, std::span<const MDB_val> keys, const JoinedLocations::Tell& tell, std::string&) {
+    made->set_find([](std::size_t part, std::span<const MDB_val> keys, const JoinedLocations::Tell& tell,
+                      std::string&) {
       for (std::size_t k = 0; k < keys.size(); ++k) {
         const auto n = std::stoull(std::string(static_cast<const char*>(keys[k].mv_data), keys[k].mv_size));
         tell(k, kPages * part + 10 + n / 10, static_cast<unsigned>(n % 10), format::PageView::none());
@@ -98,7 +103,8 @@ class JoinedLocationsTest : public ::testing::Test {
 };
 
 TEST_F(JoinedLocationsTest, OrdinalsSkipWhatIsLeftOut) {
-  const auto j = make({{100, {{50, 3}, {0, 2}, {2, 1}, {99, 1}}}, {0, {}}, {5, {{0, 5}}}, {30, {}}, {40, {{10, 20}}}});
+  const auto j =
+      make({{100, {{50, 3}, {0, 2}, {2, 1}, {99, 1}}}, {0, {}}, {5, {{0, 5}}}, {30, {}}, {40, {{10, 20}}}});
   ASSERT_EQ(j->records(), wanted_.size());
   EXPECT_EQ(std::vector<std::uint64_t>(j->firsts().begin(), j->firsts().end()),
             (std::vector<std::uint64_t>{0, 93, 93, 93, 123, 143}));
@@ -107,12 +113,15 @@ TEST_F(JoinedLocationsTest, OrdinalsSkipWhatIsLeftOut) {
   for (std::size_t o = 0; o < wanted_.size(); ++o) {
     std::uint64_t out = 0;
     const auto [base, raw] = wanted_[o];
-    ASSERT_TRUE(j->ordinal_of(base + 10 + raw / 10, static_cast<unsigned>(raw % 10), format::PageView::none(), out).ok());
+    ASSERT_TRUE(
+        j->ordinal_of(base + 10 + raw / 10, static_cast<unsigned>(raw % 10), format::PageView::none(), out)
+            .ok());
     EXPECT_EQ(out, o);
   }
   for (const std::uint64_t raw : {0u, 2u, 51u, 99u}) {
     std::uint64_t out = 0;
-    ASSERT_TRUE(j->ordinal_of(10 + raw / 10, static_cast<unsigned>(raw % 10), format::PageView::none(), out).ok());
+    ASSERT_TRUE(
+        j->ordinal_of(10 + raw / 10, static_cast<unsigned>(raw % 10), format::PageView::none(), out).ok());
     EXPECT_EQ(out, UINT64_MAX);
   }
 }

@@ -367,7 +367,8 @@ TEST(MixedOrder, BlocksHaveTheirShares) {
     for (std::uint64_t i = 0; i < 4096; ++i) {
       const std::uint64_t r = o.at(0, block * 4096 + i);
       ASSERT_LT(r, firsts.back());
-      ++counts[static_cast<std::size_t>(std::upper_bound(firsts.begin(), firsts.end(), r) - firsts.begin()) - 1];
+      ++counts[static_cast<std::size_t>(std::upper_bound(firsts.begin(), firsts.end(), r) - firsts.begin()) -
+               1];
     }
     for (std::size_t d = 0; d < 4; ++d) EXPECT_EQ(counts[d], slots[d]) << block << ' ' << d;
   }
@@ -378,7 +379,8 @@ TEST(MixedOrder, DatabasesAreReadInWholePasses) {
   const std::vector<std::uint64_t> firsts{0, 100, 5100};
   const std::vector<double> weights{1, 1};
   const Order o = make_mixed(mixed(weights, 1000), firsts);
-  // The order inside a block is that of the slots, so collect by element number of the database: whole blocks.
+  // The order inside a block is that of the slots, so collect by element number of the database: whole
+  // blocks.
   std::vector<unsigned> seen(5100);
   constexpr std::uint64_t kBlocks = 125;  // 1024 records of each database per block: 1280 and 25.6 passes
   for (std::uint64_t e = 0; e < kBlocks * 2048 / 1000; ++e)

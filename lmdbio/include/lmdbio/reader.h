@@ -312,8 +312,8 @@ class Stream {
   std::unique_ptr<lmdbio_stream, Close> stream_;
 };
 
-/// One snapshot of one database, or several databases as one.  Must outlive its streams; its batches may outlive it.  Any number of
-/// threads may use a reader.
+/// One snapshot of one database, or several databases as one.  Must outlive its streams; its batches may
+/// outlive it.  Any number of threads may use a reader.
 class Reader {
  public:
   /// Reports progress; see lmdbio_progress_func.  Returns false to cancel.

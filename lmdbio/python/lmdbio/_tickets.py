@@ -279,17 +279,23 @@ class Opened:
         own = self._here()
         with own.mutex:
             if own.samples is None:
-                reader = Reader(self.path, self.database, self.memory, exclude=self.exclude)
-                now = reader._state, len(reader)
-                self.state = self.state or now
-                if self.state != now:
-                    raise RuntimeError(
-                        f"{reader.path}: the database was changed: its last transaction is {now[0]}, with {now[1]} records; it was "
-                        f"{self.state[0]}, with {self.state[1]}, when the dataset was made; make a new dataset and loader to read "
-                        "the new state")
-                everything = functools.lru_cache(maxsize=None)(lambda: Reader(self.path, self.database, self.memory))
+                reader = self._open(self.exclude)
+                everything = functools.lru_cache(maxsize=None)(lambda: self._open(()))
                 own.samples = Samples(reader, everything if self.exclude else lambda: reader)
             return own.samples
+
+    def _open(self, exclude: Sequence[bytes]) -> Reader:
+        reader = Reader(self.path, self.database, self.memory, exclude=exclude)
+        now = reader._state, len(reader)
+        if exclude == self.exclude:
+            self.state = self.state or now
+        assert self.state is not None
+        if self.state[0] != now[0] or (exclude == self.exclude and self.state != now):
+            raise RuntimeError(
+                f"{reader.path}: the database was changed: its last transaction is {now[0]}, with {now[1]} records; it was "
+                f"{self.state[0]}, with {self.state[1]}, when the dataset was made; make a new dataset and loader to read the new "
+                "state")
+        return reader
 
     def __getstate__(self) -> Dict[str, Any]:
         return {**self.__dict__, "_own": None}
