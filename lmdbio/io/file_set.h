@@ -22,6 +22,7 @@
 #include "lmdbio/io/engine_select.h"
 #include "lmdbio/io/engine_threads.h"
 #include "lmdbio/io/open_file.h"
+#include "lmdbio/io/page_filler.h"
 #include "lmdbio/io/range_reader.h"
 #include "lmdbio/io/residency.h"
 
@@ -73,8 +74,23 @@ class FewOpen {
     closed.reset();
     body(*e.value);
     lock.lock();
-    if (--e.users == 0 && open_.size() >= most_) changed_.notify_all();
+    leave(e);
     return {};
+  }
+
+  /// Calls body(T&) if value `i` is open.  Returns false if it is not.
+  template <class Body>
+  bool if_open(std::size_t i, Body&& body) noexcept {
+    std::unique_lock lock(mutex_);
+    Entry& e = entries_[i];
+    if (e.value == nullptr) return false;
+    ++e.users;
+    e.used = ++clock_;
+    lock.unlock();
+    body(*e.value);
+    lock.lock();
+    leave(e);
+    return true;
   }
 
  private:
@@ -87,6 +103,9 @@ class FewOpen {
     bool opening = false;
   };
   // The caller of these functions holds the mutex, and destroys `closed` without it.
+  void leave(Entry& e) noexcept {
+    if (--e.users == 0 && open_.size() >= most_) changed_.notify_all();
+  }
   void close(std::size_t i, std::unique_ptr<T>& closed) noexcept {
     closed = std::move(entries_[i].value);
     std::erase(open_, i);
@@ -125,7 +144,7 @@ class FileSet {
   static constexpr std::uint64_t kSpacing = std::uint64_t{2} << 20;
   /// Descriptors that are open at a time: kMostProbed in the program's table, and kMostRead in the private
   /// table.
-  static constexpr std::size_t kMostProbed = 20, kMostRead = 32;
+  static constexpr std::size_t kMostProbed = 8, kMostRead = 48;
 
   /// `direct`: files are opened for direct reads, which takes two descriptors per file.  May throw bad_alloc.
   FileSet(std::vector<Part> parts, bool direct);
@@ -147,10 +166,16 @@ class FileSet {
 
   /// Returns the length of file `i` now, in bytes.  Returns 0 if the file is not there any more.
   std::uint64_t length(std::size_t i) noexcept;
+  /// As length(), but as it was at some time during the last millisecond.
+  std::uint64_t recent_length(std::size_t i) noexcept;
   /// Returns the resident share of a range of one file, as Residency::share().
   std::optional<double> resident(std::uint64_t offset, std::uint64_t bytes) noexcept;
   /// Maps file `i` at `to`, an address inside a reserved range.  Returns false if it cannot be mapped.
   bool map(std::size_t i, std::byte* to) noexcept;
+  /// Returns the address at which file `i` is mapped, or nullptr.
+  const std::byte* mapped(std::size_t i) const noexcept {
+    return states_[i].mapped.load(std::memory_order_acquire);
+  }
   /// Reads bytes of file `i` through the page cache, for the few bytes that are not worth an engine.
   Status read_here(std::size_t i, std::uint64_t offset, MutableBytes to) noexcept;
 
@@ -158,11 +183,13 @@ class FileSet {
 
   /// Opens file `i` for other users of its descriptors.  Errors: as OpenFile::get.
   Result<std::shared_ptr<const OpenFile>> open(std::size_t i) const noexcept;
-  /// Reads a range of one file, in a thread that shares the private table.  Returns as RangeReader::fill().
+  /// Reads a range of one file, in a thread that shares the private table.  Direct reads need a FileSet with
+  /// `direct`.  Other large reads fill the page cache as a PageFiller does, if `fills`.  Returns as
+  /// RangeReader::fill().
   /// Bytes beyond the end of the file are zeros if they are beyond Part::bytes.
-  long read(std::uint64_t offset, MutableBytes to, bool direct) noexcept;
+  long read(std::uint64_t offset, MutableBytes to, bool direct, bool fills = false) noexcept;
   /// Returns the errno of the last read of file `i` if it failed, else 0.
-  int error(std::size_t i) const noexcept { return errors_[i].load(std::memory_order_relaxed); }
+  int error(std::size_t i) const noexcept { return states_[i].error.load(std::memory_order_relaxed); }
   /// Returns how many threads should read at once.  Each of them needs a file at a time.
   unsigned threads() const noexcept {
     return size() > most_read_ ? static_cast<unsigned>(most_read_) : ThreadsEngine::kMostThreads;
@@ -175,8 +202,8 @@ class FileSet {
  private:
   /// A descriptor in the program's table.
   struct Probed {
-    Probed(UniqueFd opened, const FileIdentity& of) noexcept
-        : fd(std::move(opened)), id(of), residency(fd.get()) {}
+    Probed(UniqueFd opened, const FileIdentity& of, const Residency& by) noexcept
+        : fd(std::move(opened)), id(of), residency(by) {}
     Probed(const Probed&) = delete;
     Probed& operator=(const Probed&) = delete;
     ~Probed() {
@@ -191,19 +218,29 @@ class FileSet {
   struct Read {
     std::shared_ptr<const OpenFile> file;
     int buffered = -1, direct = -1;
+    std::unique_ptr<PageFiller> filler;  ///< null: large reads are plain reads
     static bool usable() noexcept { return true; }
   };
   template <class Body>
   Status probe(std::size_t i, Body&& body) noexcept;
-  Result<std::unique_ptr<Probed>> open_probed(std::size_t i) const noexcept;
+  Result<std::unique_ptr<Probed>> open_probed(std::size_t i) noexcept;
   Result<std::unique_ptr<Read>> open_read(std::size_t i) const noexcept;
+  Result<std::unique_ptr<Read>> open_read_here(std::size_t i) const noexcept;
 
   const std::vector<Part> parts_;
   std::vector<std::uint64_t> firsts_;
   std::uint64_t bytes_ = 0;
   const bool direct_;
   const std::size_t most_read_;  ///< files in read_
-  std::unique_ptr<std::atomic<int>[]> errors_;
+  struct State {
+    ~State() { delete residency.load(); }
+    std::atomic<int> error{0};
+    std::atomic<const std::byte*> mapped{nullptr};
+    std::atomic<const Residency*> residency{nullptr};  ///< set by the first probe; has no descriptor
+    std::atomic<std::uint64_t> length{0};
+    std::atomic<std::int64_t> length_ns{0};  ///< when it had this length
+  };
+  const std::unique_ptr<State[]> states_;
   FewOpen<Probed> probed_;
   FewOpen<Read> read_;
 };

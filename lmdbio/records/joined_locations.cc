@@ -163,6 +163,7 @@ UnknownOrdinals JoinedLocations::unknown(std::uint64_t ordinal) const noexcept {
   const std::size_t part = part_of(ordinal);
   const State& s = *states_[part];
   UnknownOrdinals u = s.part.locations->unknown(0);
+  if (u.end == 0) return u;
   bool left_out = false;
   u.begin = firsts_[part] + rank(s, u.begin, left_out);
   u.end = firsts_[part] + rank(s, u.end, left_out);

@@ -32,8 +32,7 @@ Shared::Shared(Source from, std::uint64_t memory, ReadDecision how, std::shared_
              static_cast<std::size_t>(memory / kLeafShare / LeafCache::cost(source.page_size)),
              pool->memory()),
       shown({node::CellKind::reader, 0, source.file->identity().dev, source.file->identity().ino}),
-      id_(source.file->identity()),
-      file_mapped_(source.joined != nullptr ? new std::atomic<bool>[source.joined->all.size()]() : nullptr) {}
+      id_(source.file->identity()) {}
 
 std::uint64_t Shared::share_of_one(unsigned n) const noexcept {
   const auto own = streams.load(std::memory_order_relaxed) + n;
@@ -72,22 +71,18 @@ bool Shared::reaches(const Extent& extent) noexcept {
   if (source.joined == nullptr) return end <= file_bytes();
   FileSet& files = source.joined->files;
   const std::size_t i = files.at(extent.offset);
-  if (end - files.first(i) > files.length(i)) return false;
+  if (end - files.first(i) > files.recent_length(i)) return false;
   // Two threads may map the file at the same time, which changes nothing for readers of the mapping.
-  if (!file_mapped_[i].load(std::memory_order_acquire)) {
-    if (!files.map(i, map_.data() + files.first(i))) return false;
-    file_mapped_[i].store(true, std::memory_order_release);
-  }
-  return true;
+  return files.mapped(i) != nullptr || files.map(i, map_.data() + files.first(i));
 }
 
 bool Shared::unchanged(std::size_t file) noexcept {
   if (source.joined == nullptr) return true;
   Databases& d = *source.joined;
-  if (!file_mapped_[file].load(std::memory_order_acquire)) return d.unchanged(file);
-  if (d.files.length(file) < format::kMetaPages * source.page_size) return false;
+  const std::byte* const metas = d.files.mapped(file);
+  if (metas == nullptr) return d.unchanged(file);
+  // The file was long enough for the bytes that the caller has read.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  const std::byte* const metas = map_.data() + d.files.first(file);
   const auto txnid = [&](std::size_t page) {
     return __atomic_load_n(reinterpret_cast<const std::uint64_t*>(metas + page * source.page_size + kAtTxnid),
                            __ATOMIC_RELAXED);

@@ -93,8 +93,6 @@ struct Shared {
   const FileIdentity id_;
   std::once_flag map_once_;
   Mapping map_;
-  /// For several databases: whether each file is mapped in map_.
-  std::unique_ptr<std::atomic<bool>[]> file_mapped_;
   /// One bit for each region of map_: set if fault_in() has mapped the region.  If null, fault_in() does
   /// nothing.
   ZeroedArray<std::uint64_t> faulted_in_;
