@@ -391,6 +391,7 @@ Status make_many_reader(std::span<const char* const> paths, const lmdbio_reader_
   source.db = sum;
   source.snapshot = opened;  // only keeps the environment open, for the statistics
   source.available = facts.available;
+  source.reads_around = config().engine == IoEngineChoice::automatic;
   source.make_engine = [files_of = std::shared_ptr<FileSet>(source.joined, &source.joined->files)](
                            const File& like, unsigned depth, EngineKind wanted, const char** name) {
     if (name != nullptr) *name = "threads";

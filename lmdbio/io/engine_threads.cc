@@ -17,6 +17,7 @@
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/unique_fd.h"
 #include "lmdbio/io/file_system.h"
+#include "lmdbio/io/private_table.h"
 
 namespace lmdbio {
 namespace {
@@ -154,8 +155,14 @@ int ThreadsEngine::Pool::add_thread() noexcept {
   sigset_t all, before;
   ::sigfillset(&all);
   (void)::pthread_sigmask(SIG_SETMASK, &all, &before);  // signal handlers run on the program's threads
-  int rc = ::pthread_create(&threads[started], &attributes, run, this);
-  if (rc == EINVAL) rc = ::pthread_create(&threads[started], nullptr, run, this);  // kStackBytes is too small
+  const auto create = [this](const pthread_attr_t* how) noexcept {
+    // PrivateTable::inside() is then true in the new thread, too.
+    const std::shared_ptr<PrivateTable> table = PrivateTable::inside() ? PrivateTable::get() : nullptr;
+    return table != nullptr ? table->start(threads[started], how, run, this)
+                            : ::pthread_create(&threads[started], how, run, this);
+  };
+  int rc = create(&attributes);
+  if (rc == EINVAL) rc = create(nullptr);  // kStackBytes is too small
   (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   (void)::pthread_attr_destroy(&attributes);
   if (rc == 0) ++started;

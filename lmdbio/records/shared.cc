@@ -97,7 +97,12 @@ void Shared::fault_in(const Extent& extent) noexcept {
     const std::atomic_ref bits(faulted_in_[r / 64]);
     const std::uint64_t bit = std::uint64_t{1} << r % 64;
     if ((bits.load(std::memory_order_relaxed) & bit) != 0) continue;
-    const std::uint64_t bytes = std::min<std::uint64_t>(kRegion, map_.size() - r * kRegion);
+    std::uint64_t bytes = std::min<std::uint64_t>(kRegion, map_.size() - r * kRegion);
+    if (source.joined != nullptr) {  // addresses between files are not mapped
+      const FileSet& files = source.joined->files;
+      const std::size_t i = files.at(r * kRegion);
+      bytes = std::min(bytes, files.first(i) + files.part(i).bytes - r * kRegion);
+    }
     if (resident({r * kRegion, bytes}) != 1.0) continue;
     fault_pages_in(map_.data() + r * kRegion, bytes);
     bits.fetch_or(bit, std::memory_order_relaxed);
