@@ -156,12 +156,12 @@ Status Fetch::start(Shared& shared, Queues& queues, MemoryRequest& memory) noexc
 template <class Check>
 bool Fetch::each_file(const Shared& shared, Check&& check) const noexcept {
   if (shared.source.joined == nullptr) return check(stretches_.back().extent);
+  const FileSet& files = shared.source.joined->files;
   for (std::size_t i = 0; i < stretches_.size(); ++i) {
-    const Extent& e = stretches_[i].extent;
-    if (i + 1 != stretches_.size() &&
-        shared.file_at(e.offset) == shared.file_at(stretches_[i + 1].extent.offset))
-      continue;
-    if (!check(e)) return false;
+    const std::size_t next = files.at(stretches_[i].extent.offset) + 1;
+    const std::uint64_t end = next < files.size() ? files.first(next) : files.bytes();
+    while (i + 1 < stretches_.size() && stretches_[i + 1].extent.offset < end) ++i;
+    if (!check(stretches_[i].extent)) return false;
   }
   return true;
 }
@@ -220,7 +220,7 @@ bool Fetch::copy(Shared& shared) noexcept {
 }
 
 Status Fetch::finish(Shared& shared) noexcept {
-  if (shared.source.joined != nullptr &&
+  if (shared.source.joined != nullptr && !lends() &&  // still_lent() checks lent data
       !each_file(shared, [&](const Extent& e) { return shared.unchanged(shared.file_at(e.offset)); }))
     return Status::from_errno(ESTALE);
   for (const std::uint64_t page : new_leaves_)

@@ -17,7 +17,8 @@ constexpr std::size_t kTogether = 4;
 
 }  // namespace
 
-JoinedLocations::JoinedLocations(std::vector<Part> parts, Open open) : firsts_{0}, open_(std::move(open)) {
+JoinedLocations::JoinedLocations(std::vector<Part> parts, Open open)
+    : missing_(parts.size()), firsts_{0}, open_(std::move(open)) {
   for (Part& p : parts) {
     std::uint64_t records = p.records;
     for (const Excluded& e : p.excluded) records -= std::min(records, e.count);
@@ -73,7 +74,9 @@ Status JoinedLocations::make(std::size_t part, const std::atomic<bool>& cancelle
   if (!s.part.excluded.empty())
     if (const Status st = find_gaps(part, gaps, why); !st.ok()) return st;
   s.gaps = std::move(gaps);
+  if (s.part.locations->unknown(0).end != 0) damaged_.store(true, std::memory_order_relaxed);
   s.ready.store(true, std::memory_order_release);
+  missing_.fetch_sub(1, std::memory_order_release);
   return {};
 }
 
@@ -89,6 +92,7 @@ Status JoinedLocations::await(const std::atomic<bool>& cancelled, std::string& w
 
 Status JoinedLocations::prepare(std::span<const std::uint64_t> ordinals, const std::atomic<bool>& cancelled,
                                 std::string& why) const {
+  if (missing_.load(std::memory_order_acquire) == 0) return {};
   std::vector<std::size_t> missing;
   const auto is_missing = [this](std::size_t part) {
     return !states_[part]->ready.load(std::memory_order_acquire);
@@ -160,6 +164,7 @@ std::uint64_t JoinedLocations::rank(const State& s, std::uint64_t raw, bool& lef
 }
 
 UnknownOrdinals JoinedLocations::unknown(std::uint64_t ordinal) const noexcept {
+  if (!damaged_.load(std::memory_order_acquire)) return {};
   const std::size_t part = part_of(ordinal);
   const State& s = *states_[part];
   UnknownOrdinals u = s.part.locations->unknown(0);

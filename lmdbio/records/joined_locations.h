@@ -86,7 +86,9 @@ class JoinedLocations final : public RecordLocations {
   static std::uint64_t rank(const State& s, std::uint64_t raw, bool& left_out) noexcept;
 
   std::vector<std::unique_ptr<State>> states_;
-  std::vector<std::uint64_t> firsts_;  ///< first ordinal of each part, and the number of records
+  mutable std::atomic<std::size_t> missing_;  ///< number of parts that are not ready
+  mutable std::atomic<bool> damaged_{false};  ///< a part that is ready has unknown ordinals
+  std::vector<std::uint64_t> firsts_;         ///< first ordinal of each part, and the number of records
   const Open open_;
   Find find_;
 };
