@@ -11,6 +11,7 @@
 
 #include "compat/abi.h"
 #include "compat/reader_handle.h"
+#include "lmdbio/base/mix.h"
 
 using namespace lmdbio;
 using namespace lmdbio::compat;
@@ -59,6 +60,20 @@ LMDBIO_ABI int lmdbio_reader_open(const char* path, const lmdbio_reader_options*
     const Status st =
         make_reader(*t, opened->dbi, options, options.database != nullptr ? options.database : "", opened, {},
                     made->core, why);
+    if (st.ok()) *reader = made.release();
+    return st;
+  });
+}
+
+LMDBIO_ABI int lmdbio_reader_open_many(const char* const* paths, size_t count,
+                                       const lmdbio_reader_options* given, lmdbio_reader** reader) {
+  return told([&](std::string& why) {
+    if (paths == nullptr || count == 0 || reader == nullptr || std::count(paths, paths + count, nullptr) != 0)
+      return invalid(why, "lmdbio_reader_open_many: null argument, or no path");
+    lmdbio_reader_options options;
+    if (const Status st = read_options(given, true, options, why); !st.ok()) return st;
+    auto made = std::make_unique<lmdbio_reader>();
+    const Status st = make_many_reader({paths, count}, options, *made, why);
     if (st.ok()) *reader = made.release();
     return st;
   });
@@ -113,6 +128,19 @@ LMDBIO_ABI int lmdbio_reader_count(const lmdbio_reader* reader, uint64_t* count)
     if (const Status st = wait_for_team(*reader, why); !st.ok()) return st;
     if (!reader->core->ours(why)) return Status::from_errno(EINVAL);
     *count = reader->core->count();
+    return Status();
+  });
+}
+
+LMDBIO_ABI int lmdbio_reader_state(const lmdbio_reader* reader, uint64_t* state) {
+  return told([&](std::string& why) {
+    if (reader == nullptr || state == nullptr) return invalid(why, "lmdbio_reader_state: null argument");
+    if (const Status st = wait_for_team(*reader, why); !st.ok()) return st;
+    if (!reader->core->ours(why)) return Status::from_errno(EINVAL);
+    const records::Source& source = reader->core->shared().source;
+    *state = source.txnid;
+    if (source.joined != nullptr)
+      for (const records::Database& d : source.joined->all) *state = mix(*state ^ d.txnid);
     return Status();
   });
 }
@@ -178,6 +206,8 @@ LMDBIO_ABI int lmdbio_stream_open(lmdbio_reader* reader, const lmdbio_order* giv
       return invalid(why, "lmdbio_order: keys: must not be NULL");
     if (order.kind == LMDBIO_ORDER_LIST && order.list == nullptr && order.length != 0)
       return invalid(why, "lmdbio_order: list: must not be NULL");
+    if (order.kind == LMDBIO_ORDER_MIXED && reader->team != nullptr)
+      return invalid(why, "lmdbio_order: kind: ranks cannot share a mixed order");
     if (order.kind == LMDBIO_ORDER_FUNCTION && order.function == nullptr)
       return invalid(why, "lmdbio_order: function: must not be NULL");
     auto made = std::make_unique<lmdbio_stream>();

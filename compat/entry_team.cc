@@ -195,6 +195,10 @@ int reader_open(void* handle, const char* path, const lmdbio_reader_options* giv
     if (!team->may_call(why)) return Status::from_errno(EINVAL);
     lmdbio_reader_options options;
     if (const Status st = read_options(given, true, options, why); !st.ok()) return st;
+    if (options.exclude_count != 0 || options.exclude_prefix_count != 0) {
+      why = "lmdbio_reader_options: ranks cannot share a reader that leaves out records (exclude)";
+      return Status::from_errno(EINVAL);
+    }
     std::unique_ptr<lmdbio_reader> made;
     const Status st = open_local(team, path, options, made, why);
     if (!st.ok()) {

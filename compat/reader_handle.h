@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <span>
 #include <string>
 
 #include "compat/error_text.h"
@@ -100,6 +101,9 @@ struct ReaderPart {
 Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options, const std::string& database,
                    const std::shared_ptr<Opened>& opened, const ReaderPart& part,
                    std::unique_ptr<records::Reader>& out, std::string& why);
+/// Makes a reader of several databases, with its environment.  May throw bad_alloc.
+Status make_many_reader(std::span<const char* const> paths, const lmdbio_reader_options& options,
+                        lmdbio_reader& out, std::string& why);
 /// Copies the given options, or sets the defaults if `given` is null.  `opens`: checks the flags.
 Status read_options(const lmdbio_reader_options* given, bool opens, lmdbio_reader_options& out,
                     std::string& why);

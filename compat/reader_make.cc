@@ -4,15 +4,21 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "compat/prove.h"
 #include "compat/reader_handle.h"
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/in_parallel.h"
 #include "lmdbio/base/memory_facts.h"
 #include "lmdbio/io/open_file.h"
+#include "lmdbio/records/joined_locations.h"
 #include "lmdbio/records/open_locations.h"
 #include "lmdbio/window/prefetcher.h"
 
@@ -64,6 +70,9 @@ Status reader_memory(const std::string& name, const lmdbio_reader_options& optio
   return Status::from_errno(ENOMEM);
 }
 
+/// Environments that are open at the same time while databases are counted.
+constexpr unsigned kOpenThreads = 16;
+
 /// The program's progress function.
 struct Progress {
   lmdbio_progress_func* call;
@@ -74,6 +83,143 @@ struct Progress {
     return p.call(p.context, "index", done, total) == 0;
   }
 };
+
+}  // namespace
+
+namespace {
+
+bool has_exclusions(const lmdbio_reader_options& o) noexcept {
+  return o.exclude_count != 0 || o.exclude_prefix_count != 0;
+}
+
+bool begins_with(const MDB_val& key, const MDB_val& prefix) noexcept {
+  return key.mv_size >= prefix.mv_size && std::memcmp(key.mv_data, prefix.mv_data, prefix.mv_size) == 0;
+}
+
+/// Finds the records to leave out.  Returns an errno or MDB_ code.
+class Exclusions {
+ public:
+  Exclusions(MDB_txn* txn, MDB_dbi dbi, const lmdbio_reader_options& options,
+             std::vector<records::Excluded>& out) noexcept
+      : txn_(txn),
+        dbi_(dbi),
+        keys_(options.exclude, options.exclude_count),
+        prefixes_(options.exclude_prefixes, options.exclude_prefix_count),
+        out_(out) {}
+  Exclusions(const Exclusions&) = delete;
+  Exclusions& operator=(const Exclusions&) = delete;
+  ~Exclusions() {
+    if (cursor_ != nullptr) mdb_cursor_close(cursor_);
+  }
+
+  int find() {
+    int rc = mdb_dbi_flags(txn_, dbi_, &flags_);
+    if (rc == 0) rc = mdb_cursor_open(txn_, dbi_, &cursor_);
+    if (rc != 0) return rc;
+    // Only in the usual order, keys with a prefix follow each other.
+    if ((flags_ & (MDB_REVERSEKEY | MDB_INTEGERKEY)) != 0 && !prefixes_.empty()) return scan();
+    std::set<std::string> done;
+    for (const MDB_val& k : keys_) {
+      if (has_prefix(k, false) || !done.emplace(static_cast<const char*>(k.mv_data), k.mv_size).second)
+        continue;
+      MDB_val key = k, value;
+      rc = mdb_cursor_get(cursor_, &key, &value, MDB_SET);
+      if (rc == 0) rc = add(key, true);
+      if (rc != 0 && rc != MDB_NOTFOUND) return rc;
+    }
+    for (const MDB_val& p : prefixes_) {
+      if (has_prefix(p, true) || !done.emplace(static_cast<const char*>(p.mv_data), p.mv_size).second)
+        continue;
+      MDB_val key = p, value;
+      rc = mdb_cursor_get(cursor_, &key, &value, MDB_SET_RANGE);
+      for (bool first = true; rc == 0 && begins_with(key, p); first = false) {
+        if ((rc = add(key, first)) != 0) return rc;
+        rc = mdb_cursor_get(cursor_, &key, &value, MDB_NEXT_NODUP);
+      }
+      if (rc != 0 && rc != MDB_NOTFOUND) return rc;
+    }
+    return 0;
+  }
+
+ private:
+  /// Returns true if `key` begins with one of the prefixes; if `longer`, with one that is shorter.
+  bool has_prefix(const MDB_val& key, bool longer) const noexcept {
+    return std::any_of(prefixes_.begin(), prefixes_.end(), [&](const MDB_val& p) {
+      return begins_with(key, p) && (!longer || key.mv_size > p.mv_size);
+    });
+  }
+  int add(const MDB_val& key, bool alone) {
+    std::size_t values = 1;
+    if ((flags_ & MDB_DUPSORT) != 0)
+      if (const int rc = mdb_cursor_count(cursor_, &values); rc != 0) return rc;
+    if (alone) out_.push_back({std::string(static_cast<const char*>(key.mv_data), key.mv_size), 0});
+    out_.back().count += values;
+    return 0;
+  }
+  int scan() {
+    MDB_val key, value;
+    int rc = mdb_cursor_get(cursor_, &key, &value, MDB_FIRST);
+    for (; rc == 0; rc = mdb_cursor_get(cursor_, &key, &value, MDB_NEXT_NODUP)) {
+      const bool listed = std::any_of(keys_.begin(), keys_.end(), [&](const MDB_val& k) {
+        return k.mv_size == key.mv_size && begins_with(key, k);
+      });
+      if (!listed && !has_prefix(key, false)) continue;
+      if (const int failed = add(key, true); failed != 0) return failed;
+    }
+    return rc == MDB_NOTFOUND ? 0 : rc;
+  }
+
+  MDB_txn* const txn_;
+  const MDB_dbi dbi_;
+  const std::span<const MDB_val> keys_, prefixes_;
+  std::vector<records::Excluded>& out_;
+  MDB_cursor* cursor_ = nullptr;
+  unsigned flags_ = 0;
+};
+
+Status find_excluded(const ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options,
+                     const std::string& name, std::vector<records::Excluded>& out, std::string& why) {
+  if (!has_exclusions(options)) return {};
+  if (t.env->engine->dbx(dbi).key_order.order == format::Order::user) {
+    why = name + ": records cannot be left out, because the program sets the order of keys (mdb_set_compare)";
+    return Status::from_errno(ENOTSUP);
+  }
+  const int rc = Exclusions(reinterpret_cast<MDB_txn*>(t.handle), dbi, options, out).find();
+  if (rc == 0) return {};
+  why = name + ": keys that are left out cannot be looked up: " + mdb_strerror(rc);
+  return as_status(rc);
+}
+
+/// A database of several, as it was when it was counted.
+struct Counted {
+  records::Database database;
+  FileSet::Part part;
+  std::vector<records::Excluded> excluded;
+  std::size_t page_size = 0;
+  std::shared_ptr<Opened> opened;
+  Status status;
+  std::string why;
+};
+
+Status count(const char* path, const lmdbio_reader_options& options, Counted& out) {
+  out.opened = std::make_shared<Opened>();
+  if (const Status st = open_environment(path, options, *out.opened, out.why); !st.ok()) return st;
+  ReadTxn* t = nullptr;
+  if (const Status st = served(path, *out.opened, t, out.why); !st.ok()) return st;
+  const EnvHandle& env = *t->env;
+  const MDB_dbi dbi = out.opened->dbi;
+  const Origin origin = env.engine->file().origin();
+  records::Database& d = out.database;
+  d.name = env.stats.path;
+  d.txnid = t->txn.id();
+  d.pages = std::min(t->txn.snapshot().last_pg + 1, env.engine->file_pages(d.txnid));
+  d.db = t->txn.record_now(dbi);
+  d.key_order = env.engine->dbx(dbi).key_order;
+  d.dup_order = env.engine->dbx(dbi).dup_order;
+  out.page_size = env.engine->page_size();
+  out.part = {data_file(env.setup.path.c_str(), env.setup.open_flags), origin.id, d.pages * out.page_size};
+  return find_excluded(*t, dbi, options, d.name, out.excluded, out.why);
+}
 
 }  // namespace
 
@@ -161,7 +307,14 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   }
   std::unique_ptr<records::RecordLocations> locations;
   bool loaded = false;
+  std::vector<records::Excluded> excluded;
+  if (const Status st = find_excluded(t, dbi, options, name, excluded, why); !st.ok()) return st;
   if (const Status st = records::open_locations(source, request, locations, loaded, why); !st.ok()) return st;
+  if (!excluded.empty()) {
+    std::vector<records::JoinedLocations::Part> parts(1);
+    parts[0] = {name, locations->records(), std::move(excluded), 0, std::move(locations)};
+    locations = std::make_unique<records::JoinedLocations>(std::move(parts), nullptr);
+  }
   auto made = std::make_unique<records::Reader>(std::move(source), std::move(locations), memory.limit, read,
                                                 memory.process);
   if (!records::take_least(made->shared())) {
@@ -174,6 +327,116 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   return {};
 }
 
+Status make_many_reader(std::span<const char* const> paths, const lmdbio_reader_options& options,
+                        lmdbio_reader& out, std::string& why) {
+  lmdbio_reader_options each = options;
+  each.flags |= MDB_NOLOCK;
+  std::vector<Counted> all(paths.size());
+  const bool whole = in_parallel(all.size(), kOpenThreads, [&](std::size_t i) noexcept {
+    Counted& c = all[i];
+    try {
+      c.status = count(paths[i], each, c);
+    } catch (...) {
+      c.status = Status::from_errno(ENOMEM);
+    }
+    if (i != 0) c.opened.reset();
+  });
+  if (!whole) return Status::from_errno(ECANCELED);
+  std::vector<records::Database> databases;
+  std::vector<FileSet::Part> files;
+  format::DbRecord sum{};
+  ReadFacts facts;
+  facts.setting = config().io;
+  for (Counted& c : all) {
+    if (!c.status.ok()) {
+      why = std::move(c.why);
+      return c.status;
+    }
+    if (c.page_size != all[0].page_size) {
+      why = c.database.name + ": pages have " + std::to_string(c.page_size) + " bytes, but " +
+            std::to_string(all[0].page_size) + " in " + all[0].database.name +
+            "; databases of one reader must have the same page size";
+      return Status::from_errno(ENOTSUP);
+    }
+    sum.leaf_pages += c.database.db.leaf_pages;
+    sum.entries += c.database.db.entries;
+    facts.file_bytes += c.part.bytes;
+    databases.push_back(c.database);
+    files.push_back(c.part);
+  }
+  const std::shared_ptr<Opened> opened = std::move(all[0].opened);
+  EnvHandle& env = *as<ReadTxn>(opened->txn)->env;
+  const Result<std::shared_ptr<const OpenFile>> file =
+      OpenFile::get(env.engine->file().origin(), OpenFile::With::exact_alone);
+  if (!file) {
+    why = databases[0].name + ": " + mdb_strerror(file.error().raw());
+    return file.error();
+  }
+  facts.available = memory_facts().available;
+  facts.direct_works = true;
+  if (choose_read_path(Access::reader, facts) == ReadPath::direct) {
+    const File* const direct = file.value()->direct();
+    facts.direct_works = direct != nullptr && direct->alignment() <= records::kMostAlignment;
+  }
+  const ReadDecision read = choose_read_path(Access::reader, facts);
+
+  records::Source source;
+  source.joined = std::make_shared<records::Databases>(std::move(databases), std::move(files),
+                                                       all[0].page_size, read == ReadPath::direct);
+  source.file = file.value();
+  source.name = source.joined->all[0].name;
+  if (paths.size() > 1) source.name += " and " + std::to_string(paths.size() - 1) + " other databases";
+  source.page_size = all[0].page_size;
+  source.pages = source.joined->files.bytes() / source.page_size;
+  source.db = sum;
+  source.snapshot = opened;  // only keeps the environment open, for the statistics
+  source.available = facts.available;
+  source.reads_around = config().engine == IoEngineChoice::automatic;
+  source.make_engine = [files_of = std::shared_ptr<FileSet>(source.joined, &source.joined->files)](
+                           const File& like, unsigned depth, EngineKind wanted, const char** name) {
+    if (name != nullptr) *name = "threads";
+    return FileSet::engine(files_of, like, depth, wanted);
+  };
+
+  ReaderMemory memory;
+  if (const Status st = reader_memory(source.name, options, memory, why); !st.ok()) return st;
+  records::LocationsRequest request;
+  request.database = options.database != nullptr ? options.database : "";
+  request.memory = memory.process;
+  request.index_file = options.no_index_file == 0;
+  const auto make_locations = [joined = source.joined, request](
+                                  std::size_t i, const std::atomic<bool>& cancelled,
+                                  std::unique_ptr<records::RecordLocations>& made, std::string& reason) {
+    return records::open_locations(*joined, i, request, cancelled, made, reason);
+  };
+  std::vector<records::JoinedLocations::Part> parts(all.size());
+  Progress progress{options.progress, options.progress_context};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const records::Database& d = source.joined->all[i];
+    parts[i] = {d.name, d.db.entries, std::move(all[i].excluded), d.first_page, nullptr};
+    if (options.progress == nullptr) continue;
+    const std::atomic<bool> never{false};
+    records::LocationsRequest shown = request;
+    shown.progress = Progress::on;
+    shown.context = &progress;
+    if (const Status st = records::open_locations(*source.joined, i, shown, never, parts[i].locations, why);
+        !st.ok())
+      return st;
+  }
+  const std::string name = source.name;
+  auto made = std::make_unique<records::Reader>(
+      std::move(source), std::make_unique<records::JoinedLocations>(std::move(parts), make_locations),
+      memory.limit, read, memory.process);
+  if (!records::take_least(made->shared())) {
+    why = name + ": not enough memory for a reader, which needs 1 MiB" + made->shared().memory().reason();
+    return Status::from_errno(ENOMEM);
+  }
+  stats_reader_made(env, made->shared());
+  out.env = &env;
+  out.core = std::move(made);
+  return {};
+}
+
 Status read_options(const lmdbio_reader_options* given, bool opens, lmdbio_reader_options& out,
                     std::string& why) {
   out = {};
@@ -181,6 +444,13 @@ Status read_options(const lmdbio_reader_options* given, bool opens, lmdbio_reade
     return invalid(why, "lmdbio_reader_options: size is not valid, or an unknown field is not 0");
   if (opens && (out.flags & ~unsigned{MDB_NOSUBDIR | MDB_NOLOCK}) != 0)
     return invalid(why, "lmdbio_reader_options: flags may be only MDB_NOSUBDIR and MDB_NOLOCK");
+  if ((out.exclude == nullptr && out.exclude_count != 0) ||
+      (out.exclude_prefixes == nullptr && out.exclude_prefix_count != 0))
+    return invalid(why, "lmdbio_reader_options: exclude and exclude_prefixes must not be NULL");
+  const auto empty = [](const MDB_val& v) { return v.mv_size == 0 || v.mv_data == nullptr; };
+  if (std::any_of(out.exclude, out.exclude + out.exclude_count, empty) ||
+      std::any_of(out.exclude_prefixes, out.exclude_prefixes + out.exclude_prefix_count, empty))
+    return invalid(why, "lmdbio_reader_options: keys and prefixes to exclude must not be empty");
   return {};
 }
 

@@ -28,7 +28,7 @@ class HostedEngine final : public IoEngine {
  public:
   explicit HostedEngine(Caps caps) noexcept : IoEngine(caps) {}
   ~HostedEngine() override;
-  Status start(const File& file, EngineKind wanted, const char** name) noexcept;
+  Status start(EngineKind wanted, const MakeHere& make) noexcept;
   void wait_briefly(std::int64_t ns) noexcept override;
   void forget() noexcept override { (void)host_.release(); }  // the host and its thread belong to the parent
 
@@ -48,7 +48,7 @@ class HostedEngine::Host {
     taken_.reserve(depth);
     results_.reserve(depth);
   }
-  Status start(const File& file, unsigned depth, EngineKind wanted, const char** name) noexcept;
+  Status start(EngineKind wanted, const MakeHere& make) noexcept;
   void stop() noexcept;
   void push(std::span<const RawRead> reads) noexcept;
   /// Takes results that have come.
@@ -84,14 +84,13 @@ class HostedEngine::Host {
   bool ending_ = false;
 };
 
-Status HostedEngine::Host::start(const File& file, unsigned depth, EngineKind wanted,
-                                 const char** name) noexcept {
+Status HostedEngine::Host::start(EngineKind wanted, const MakeHere& make) noexcept {
   Status st;
   const bool ran = table_->call([&]() noexcept {
-    Result<std::unique_ptr<IoEngine>> made = select_engine_here(file, depth, wanted, name, &work_);
+    Result<std::unique_ptr<IoEngine>> made = make(wanted, &work_);
     if (made && made.value()->ready_fd() >= 0) {
       bell_fd_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-      if (!bell_fd_) made = select_engine_here(file, depth, EngineKind::threads, name, &work_);
+      if (!bell_fd_) made = make(EngineKind::threads, &work_);
     }
     if (made)
       engine_ = std::move(made).value();
@@ -241,12 +240,12 @@ HostedEngine::~HostedEngine() {
   if (host_ != nullptr) host_->stop();
 }
 
-Status HostedEngine::start(const File& file, EngineKind wanted, const char** name) noexcept {
+Status HostedEngine::start(EngineKind wanted, const MakeHere& make) noexcept {
   std::shared_ptr<PrivateTable> table = PrivateTable::get();
   if (table == nullptr) return Status::from_errno(EBADF);
   try {
     auto host = std::make_unique<Host>(std::move(table), caps().depth);
-    if (const Status st = host->start(file, caps().depth, wanted, name); !st.ok()) return st;
+    if (const Status st = host->start(wanted, make); !st.ok()) return st;
     host_ = std::move(host);
     return {};
   } catch (...) {
@@ -276,11 +275,18 @@ Result<std::size_t> HostedEngine::do_reap(std::span<RawResult> out, std::size_t 
 
 Result<std::unique_ptr<IoEngine>> hosted_engine(const File& file, unsigned depth, EngineKind wanted,
                                                 const char** name) noexcept {
-  if (depth == 0) return Status::from_errno(EINVAL);
-  std::unique_ptr<HostedEngine> engine(new (std::nothrow)
-                                           HostedEngine({file.alignment(), depth, file.direct()}));
+  return hosted_engine({file.alignment(), depth, file.direct()}, wanted,
+                       [&](EngineKind kind, EventCount* results) {
+                         return select_engine_here(file, depth, kind, name, results);
+                       });
+}
+
+Result<std::unique_ptr<IoEngine>> hosted_engine(IoEngine::Caps caps, EngineKind wanted,
+                                                const MakeHere& make) noexcept {
+  if (caps.depth == 0) return Status::from_errno(EINVAL);
+  std::unique_ptr<HostedEngine> engine(new (std::nothrow) HostedEngine(caps));
   if (engine == nullptr) return Status::from_errno(ENOMEM);
-  if (const Status st = engine->start(file, wanted, name); !st.ok()) return st;
+  if (const Status st = engine->start(wanted, make); !st.ok()) return st;
   return std::unique_ptr<IoEngine>(std::move(engine));
 }
 

@@ -17,6 +17,7 @@
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/unique_fd.h"
 #include "lmdbio/io/file_system.h"
+#include "lmdbio/io/private_table.h"
 
 namespace lmdbio {
 namespace {
@@ -66,7 +67,7 @@ class Ring {
 struct ThreadsEngine::Pool {
   int fd = -1;
   bool direct = false;
-  std::unique_ptr<PageFiller> filler;               // if null, the threads call pread(2)
+  std::unique_ptr<RangeReader> reader;              // if null, the threads call pread(2)
   std::atomic<std::uint64_t> readahead{kNotKnown};  // of the kernel, in bytes
   EventCount* told = nullptr;                       // notified when results come; if null, `ready` is used
   UniqueFd ready;                                   // an eventfd, above 0 exactly while there are results
@@ -126,8 +127,8 @@ void ThreadsEngine::Pool::serve() noexcept {
     const RawRead r = reads.pop();
     ::pthread_mutex_unlock(&mutex);
     RawResult result{r.slot, 0};
-    if (filler != nullptr) {
-      result.res = filler->fill(r.offset, r.dst);
+    if (reader != nullptr) {
+      result.res = reader->fill(r.offset, r.dst);
     } else {
       if (!direct && r.dst.size() >= kWorthAsking) ask_for(r);
       const ssize_t n = read_at(fd, r.dst, r.offset);
@@ -154,8 +155,14 @@ int ThreadsEngine::Pool::add_thread() noexcept {
   sigset_t all, before;
   ::sigfillset(&all);
   (void)::pthread_sigmask(SIG_SETMASK, &all, &before);  // signal handlers run on the program's threads
-  int rc = ::pthread_create(&threads[started], &attributes, run, this);
-  if (rc == EINVAL) rc = ::pthread_create(&threads[started], nullptr, run, this);  // kStackBytes is too small
+  const auto create = [this](const pthread_attr_t* how) noexcept {
+    // PrivateTable::inside() is then true in the new thread, too.
+    const std::shared_ptr<PrivateTable> table = PrivateTable::inside() ? PrivateTable::get() : nullptr;
+    return table != nullptr ? table->start(threads[started], how, run, this)
+                            : ::pthread_create(&threads[started], how, run, this);
+  };
+  int rc = create(&attributes);
+  if (rc == EINVAL) rc = create(nullptr);  // kStackBytes is too small
   (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   (void)::pthread_attr_destroy(&attributes);
   if (rc == 0) ++started;
@@ -185,7 +192,7 @@ int ThreadsEngine::ready_fd() const noexcept { return pool_ != nullptr ? pool_->
 // The stacks of the parent's threads stay allocated, since libc owns them.
 void ThreadsEngine::forget() noexcept { pool_.reset(); }
 
-Status ThreadsEngine::start(const File& file, unsigned most, std::unique_ptr<PageFiller> filler,
+Status ThreadsEngine::start(const File& file, unsigned most, std::unique_ptr<RangeReader> reader,
                             EventCount* told) noexcept {
   std::unique_ptr<Pool> pool(new (std::nothrow) Pool);
   if (pool == nullptr || !pool->reads.make(caps().depth) || !pool->results.make(caps().depth))
@@ -200,7 +207,7 @@ Status ThreadsEngine::start(const File& file, unsigned most, std::unique_ptr<Pag
   pool->fd = file.fd();
   pool->direct = file.direct();
   pool->most = most;
-  pool->filler = std::move(filler);
+  pool->reader = std::move(reader);
   if (const int rc = pool->add_thread(); rc != 0) return Status::from_errno(rc);
   pool_ = std::move(pool);
   return Status();
@@ -215,7 +222,7 @@ Result<std::size_t> ThreadsEngine::do_submit(std::span<const RawRead> reads) noe
   for (std::size_t i = std::min<std::size_t>(reads.size(), idle); i != 0; --i) ::pthread_cond_signal(&p.work);
   // This may miss a thread that is about to become idle, and then start one thread too many, but never more
   // than `most`.
-  const unsigned most = p.filler != nullptr ? std::min(p.most, p.filler->threads()) : p.most;
+  const unsigned most = p.reader != nullptr ? std::min(p.most, p.reader->threads()) : p.most;
   for (unsigned missing = waiting - std::min(waiting, idle); missing != 0 && p.started < most; --missing)
     if (p.add_thread() != 0) p.most = p.started;
   return reads.size();
@@ -238,13 +245,13 @@ Result<std::size_t> ThreadsEngine::do_reap(std::span<RawResult> out, std::size_t
 }
 
 Result<std::unique_ptr<IoEngine>> threads_engine(const File& file, unsigned depth, unsigned threads,
-                                                 std::unique_ptr<PageFiller> filler,
+                                                 std::unique_ptr<RangeReader> reader,
                                                  EventCount* results) noexcept {
   if (depth == 0) return Status::from_errno(EINVAL);
   std::unique_ptr<ThreadsEngine> engine(new (std::nothrow) ThreadsEngine(file, depth));
   if (engine == nullptr) return Status::from_errno(ENOMEM);
   const unsigned most = threads != 0 ? threads : std::min(depth, ThreadsEngine::kMostThreads);
-  if (const Status s = engine->start(file, std::min(most, depth), std::move(filler), results); !s.ok())
+  if (const Status s = engine->start(file, std::min(most, depth), std::move(reader), results); !s.ok())
     return s;
   return std::unique_ptr<IoEngine>(std::move(engine));
 }

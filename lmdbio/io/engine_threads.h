@@ -6,7 +6,7 @@
 #include "lmdbio/base/futex.h"
 #include "lmdbio/io/file.h"
 #include "lmdbio/io/io_engine.h"
-#include "lmdbio/io/page_filler.h"
+#include "lmdbio/io/range_reader.h"
 
 namespace lmdbio {
 
@@ -24,11 +24,11 @@ class ThreadsEngine final : public IoEngine {
 
  private:
   friend Result<std::unique_ptr<IoEngine>> threads_engine(const File&, unsigned, unsigned,
-                                                          std::unique_ptr<PageFiller>, EventCount*) noexcept;
+                                                          std::unique_ptr<RangeReader>, EventCount*) noexcept;
   struct Pool;
 
   ThreadsEngine(const File& file, unsigned depth) noexcept;
-  Status start(const File& file, unsigned most, std::unique_ptr<PageFiller> filler,
+  Status start(const File& file, unsigned most, std::unique_ptr<RangeReader> reader,
                EventCount* told) noexcept;
   Result<std::size_t> do_submit(std::span<const RawRead> reads) noexcept override;
   Result<std::size_t> do_reap(std::span<RawResult> out, std::size_t min) noexcept override;
@@ -37,12 +37,12 @@ class ThreadsEngine final : public IoEngine {
 };
 
 /// Makes an engine with `depth` reads in flight and at most `threads` threads.  0 threads means as many as
-/// the depth, but at most kMostThreads.  With a `filler`, the threads fill the page cache instead of reading,
-/// and PageFiller::threads() limits their number.  With `results`, the engine notifies this event count when
-/// results for reap() have come, and has no ready_fd(), which would take a descriptor.  Errors: EINVAL for
-/// depth 0, ENOMEM, EAGAIN if not even one thread can be started, others as eventfd(2).
+/// the depth, but at most kMostThreads.  With a `reader`, the threads call its fill() instead of reading
+/// the file, and RangeReader::threads() limits their number.  With `results`, the engine notifies this event
+/// count when results for reap() have come, and has no ready_fd(), which would take a descriptor.  Errors:
+/// EINVAL for depth 0, ENOMEM, EAGAIN if not even one thread can be started, others as eventfd(2).
 Result<std::unique_ptr<IoEngine>> threads_engine(const File& file, unsigned depth, unsigned threads = 0,
-                                                 std::unique_ptr<PageFiller> filler = nullptr,
+                                                 std::unique_ptr<RangeReader> reader = nullptr,
                                                  EventCount* results = nullptr) noexcept;
 
 }  // namespace lmdbio

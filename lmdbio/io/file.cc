@@ -275,6 +275,7 @@ Result<UniqueFd> File::Home::open_one(pid_t thread, bool first) const {
     return made || made.error().raw() == EINVAL;  // EINVAL: direct reads do not work by any path
   };
   for (const Origins::One& o : origins) {
+    if (o.fd < 0) continue;
     char program[64];
     (void)std::snprintf(program, sizeof program, "/proc/self/task/%d/fd/%d", static_cast<int>(thread), o.fd);
     if (is_over(kind_ == Kind::shared ? duplicate_of_programs(o.fd, origins_->id)

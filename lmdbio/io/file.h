@@ -15,7 +15,7 @@ namespace lmdbio {
 
 /// Tells how to reopen a file that the program has open.
 struct Origin {
-  int fd;            ///< the program's descriptor; may belong to another file by now
+  int fd;            ///< the program's descriptor, or -1; may belong to another file by now
   const char* path;  ///< absolute; null if it is not known
   FileIdentity id;   ///< identity of the file
 };

@@ -11,6 +11,7 @@
 #include "lmdbio/base/result.h"
 #include "lmdbio/io/file.h"
 #include "lmdbio/io/io_engine.h"
+#include "lmdbio/io/range_reader.h"
 #include "lmdbio/io/residency.h"
 
 namespace lmdbio {
@@ -20,7 +21,7 @@ namespace lmdbio {
 /// nothing.  Buffered reads, in contrast, request read_ahead_kb at a time, one request after the other, and
 /// copy each byte.  The first fill tests whether the kernel does this: it requests one page, and measures how
 /// many pages the kernel reads.
-class PageFiller {
+class PageFiller final : public RangeReader {
  public:
   /// Preferred size and alignment of large fills, in bytes.
   static constexpr std::size_t kPiece = std::size_t{2} << 20;
@@ -37,10 +38,9 @@ class PageFiller {
   /// Reads the bytes from `offset` on into the page cache.  Returns the number of bytes, as pread(2), or a
   /// negative errno.  Ranges that cannot be filled are read instead: small pieces, ranges beyond the end that
   /// the file had in make(), and all ranges on an old kernel.  Blocks.  Any thread; allocates nothing.
-  long fill(std::uint64_t offset, MutableBytes to) noexcept;
+  long fill(std::uint64_t offset, MutableBytes to) noexcept override;
 
-  /// Returns how many threads should fill at once.
-  unsigned threads() const noexcept;
+  unsigned threads() const noexcept override;
   /// Returns false if this kernel is known not to fill the page cache.
   bool works() const noexcept { return trust_.load(std::memory_order_relaxed) != Trust::refused; }
 

@@ -1,9 +1,11 @@
 #include "lmdbio/python/keys.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <mutex>
 #include <new>
 #include <string>
+#include <string_view>
 
 #include "lmdbio/python/errors.h"
 #include "lmdbio/python/waiting.h"
@@ -51,7 +53,13 @@ void KeyIterator::fill() {
     // Without a value argument, LMDB reads no values.  It visits duplicates only with a value argument.
     rc_ = mdb_cursor_get(cursor_, &key, duplicates_ ? &value : nullptr, MDB_NEXT);
     if (rc_ != 0) break;
-    bytes_.append(static_cast<const char*>(key.mv_data), key.mv_size);
+    const std::string_view bytes(static_cast<const char*>(key.mv_data), key.mv_size);
+    const auto matches = [bytes](const std::vector<std::string>& keys, bool whole) {
+      return std::any_of(keys.begin(), keys.end(),
+                         [&](const std::string& k) { return whole ? bytes == k : bytes.starts_with(k); });
+    };
+    if (matches(reader_->exclude, true) || matches(reader_->exclude_prefixes, false)) continue;
+    bytes_.append(bytes);
     ends_.push_back(bytes_.size());
   }
 }

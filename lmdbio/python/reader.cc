@@ -42,13 +42,38 @@ namespace {
 class Reader {
  public:
   using PythonClass = void;  ///< see made.h
-  Reader(const std::string& path, const std::optional<std::string>& database,
-         std::optional<std::uint64_t> memory, bool lock, bool index_file)
-      : path_(path), database_(database) {
+  /// Opens a database, or several if there are several paths.
+  Reader(const std::vector<std::string>& paths, bool many, const std::optional<std::string>& database,
+         std::optional<std::uint64_t> memory, bool lock, bool index_file, const Keys& exclude,
+         const Keys& prefixes)
+      : path_(paths[0] + (paths.size() > 1 ? " and " + std::to_string(paths.size() - 1) + " others" : "")),
+        paths_(many ? paths : std::vector<std::string>()),
+        database_(database) {
+    const std::string& path = paths[0];
     lmdbio_reader_options options{};
     options.size = sizeof options;
+    options.database = many && database ? database->c_str() : nullptr;
     options.memory = static_cast<std::size_t>(memory.value_or(0));
     options.no_index_file = !index_file;
+    options.exclude = exclude.values().data();
+    options.exclude_count = exclude.values().size();
+    options.exclude_prefixes = prefixes.values().data();
+    options.exclude_prefix_count = prefixes.values().size();
+    if (many) {
+      std::vector<const char*> names;
+      for (const std::string& p : paths) names.push_back(p.c_str());
+      lmdbio_reader* reader = nullptr;
+      int rc = 0;
+      {
+        const Waiting waits;
+        rc = lmdbio_reader_open_many(names.data(), names.size(), &options, &reader);
+      }
+      if (rc != 0) raise_last(rc);
+      handle_ = std::make_shared<Handle>(reader, nullptr, py::object());
+      handle_->path = path_;
+      keep(exclude, prefixes);
+      return;
+    }
     std::string why;
     std::unique_ptr<Snapshot> snapshot;
     MDB_dbi dbi = 0;
@@ -78,6 +103,7 @@ class Reader {
     handle_ = std::make_shared<Handle>(reader, std::move(snapshot), py::object());
     handle_->dbi = dbi;
     handle_->path = path;
+    keep(exclude, prefixes);
   }
 
   /// Takes ownership of a reader that another module has opened.
@@ -90,7 +116,13 @@ class Reader {
     handle_->path = path;
   }
 
-  const std::string& path() const noexcept { return path_; }
+  py::object path() const {
+    const py::object decode = py::module_::import("os").attr("fsdecode");
+    if (paths_.empty()) return decode(py::bytes(path_));
+    py::list all;
+    for (const std::string& p : paths_) all.append(decode(py::bytes(p)));
+    return all;
+  }
   const std::optional<std::string>& database() const noexcept { return database_; }
   bool closed() const noexcept { return handle_ == nullptr; }
   void close() noexcept { handle_.reset(); }
@@ -188,16 +220,35 @@ class Reader {
     return std::make_unique<Stream>(open(), order, as);
   }
 
-  /// Returns the number of the last transaction in the snapshot, or 0 if several ranks share the reader.
-  std::size_t transaction() const {
+  /// Returns lmdbio_reader_state().
+  std::uint64_t state() const {
     const std::shared_ptr<Handle> h = open();
-    return h->snapshot() == nullptr ? 0 : mdb_txn_id(h->snapshot()->handle());
+    std::uint64_t now = 0;
+    if (const int rc = lmdbio_reader_state(h->reader(), &now); rc != 0) raise_last(rc);
+    return now;
   }
 
   /// Returns the open reader.
   std::shared_ptr<Handle> handle() const { return open(); }
 
-  std::unique_ptr<KeyIterator> keys() const { return std::make_unique<KeyIterator>(open()); }
+  /// Returns an iterator over the keys.  Several databases are opened again, one after the other.
+  py::object keys() const {
+    const std::shared_ptr<Handle> h = open();
+    if (paths_.empty()) return py::cast(std::make_unique<KeyIterator>(h));
+    const auto keys_of = [h, database = database_](const py::object& path) {
+      const auto bytes = [](const std::vector<std::string>& keys) {
+        py::list all;
+        for (const std::string& k : keys) all.append(py::bytes(k));
+        return all;
+      };
+      return py::type::of<Reader>()(path, database, py::arg("lock") = false,
+                                    py::arg("exclude") = bytes(h->exclude),
+                                    py::arg("exclude_prefixes") = bytes(h->exclude_prefixes))
+          .attr("keys")();
+    };
+    const py::object each = py::module_::import("builtins").attr("map")(py::cpp_function(keys_of), path());
+    return py::module_::import("itertools").attr("chain").attr("from_iterable")(each);
+  }
 
   py::object text() const {
     const std::string about = closed() ? ", closed" : database_ ? ", database " + *database_ : "";
@@ -205,6 +256,13 @@ class Reader {
   }
 
  private:
+  void keep(const Keys& exclude, const Keys& prefixes) {
+    for (const MDB_val& k : exclude.values())
+      handle_->exclude.emplace_back(static_cast<const char*>(k.mv_data), k.mv_size);
+    for (const MDB_val& k : prefixes.values())
+      handle_->exclude_prefixes.emplace_back(static_cast<const char*>(k.mv_data), k.mv_size);
+  }
+
   std::shared_ptr<Handle> open() const {
     if (closed()) raise_as(PyExc_ValueError, path_ + ": the reader is closed");
     handle_->check_process();
@@ -224,7 +282,8 @@ class Reader {
     return py::cast(std::make_unique<Batch>(std::move(owned), as));
   }
 
-  const std::string path_;
+  const std::string path_;                ///< used in messages
+  const std::vector<std::string> paths_;  ///< empty: one database
   const std::optional<std::string> database_;
   std::shared_ptr<Handle> handle_;  ///< null if the reader is closed
 };
@@ -233,11 +292,25 @@ class Reader {
 /// takes ownership of it.
 std::unique_ptr<Reader> make_reader(const py::object& path, const std::optional<std::string>& database,
                                     const py::object& memory, bool lock, bool index_file,
+                                    const py::iterable& exclude, const py::iterable& exclude_prefixes,
                                     const py::object& handle, const py::object& keep) {
-  const auto name = py::module_::import("os").attr("fsencode")(path).cast<std::string>();
-  if (name.find('\0') != std::string::npos || (database && database->find('\0') != std::string::npos))
+  const py::object encode = py::module_::import("os").attr("fsencode");
+  const bool many = !py::isinstance<py::str>(path) && !py::isinstance<py::bytes>(path) &&
+                    !py::hasattr(path, "__fspath__") && py::isinstance<py::iterable>(path);
+  std::vector<std::string> names;
+  if (many)
+    for (const py::handle one : path) names.push_back(encode(one).cast<std::string>());
+  else
+    names.push_back(encode(path).cast<std::string>());
+  if (names.empty()) raise_as(PyExc_ValueError, "path: an empty sequence of paths");
+  const auto has_null = [](const std::string& s) { return s.find('\0') != std::string::npos; };
+  if (std::any_of(names.begin(), names.end(), has_null) || (database && has_null(*database)))
     raise_as(PyExc_ValueError, "path and database must not contain null bytes");
-  if (!handle.is_none()) return std::make_unique<Reader>(name, database, handle.cast<std::uintptr_t>(), keep);
+  if (!handle.is_none())
+    return std::make_unique<Reader>(names[0], database, handle.cast<std::uintptr_t>(), keep);
+  for (const py::iterable& keys : {exclude, exclude_prefixes})
+    if (py::isinstance<py::bytes>(keys))
+      raise_as(PyExc_TypeError, "exclude and exclude_prefixes must be sequences of keys, not a single key");
   std::optional<std::uint64_t> limit;
   if (!memory.is_none()) {
     const py::object whole = py::module_::import("operator").attr("index")(memory);
@@ -245,7 +318,8 @@ std::unique_ptr<Reader> make_reader(const py::object& path, const std::optional<
       raise_as(PyExc_ValueError, "memory must be at least 1 MiB and at most 2**62 bytes, or None");
     limit = whole.cast<std::uint64_t>();
   }
-  return std::make_unique<Reader>(name, database, limit, lock, index_file);
+  return std::make_unique<Reader>(names, many, database, limit, lock, index_file, Keys(exclude),
+                                  Keys(exclude_prefixes));
 }
 
 }  // namespace
@@ -266,11 +340,15 @@ void add_reader(py::module_& module) {
   add_keys(module);
   py::class_<Reader>(
       module, "Reader",
-      "One snapshot of one database: what was committed when the reader was opened.\n\n"
-      "path: the directory that contains data.mdb, or a data file.  database: the name of a database;\n"
+      "One snapshot of one database: what was committed when the reader was opened.  Or several databases\n"
+      "as one, with the records of the first one first.  These must not be changed while they are read.\n\n"
+      "path: the directory that contains data.mdb, or a data file, or a sequence of such paths.\n"
+      "database: the name of a database;\n"
       "None: the main one.  memory: upper limit in bytes for what the reader reads ahead and for the\n"
       "batches that the program holds, at least 1 MiB; None: LMDBIO_MEMORY.  lock: False: as\n"
-      "MDB_NOLOCK, for databases that are not written.  index_file: False: do not look for an index file.\n\n"
+      "MDB_NOLOCK, for databases that are not written; several databases are always opened in this way.\n"
+      "index_file: False: do not look for an index file.  exclude, exclude_prefixes: keys of records that\n"
+      "the reader leaves out, and beginnings of such keys.\n\n"
       "The keyword bytes_as of the methods is the form of keys and values: \"view\": memoryviews of the\n"
       "library's memory.  \"bytes\": bytes objects, which do not count in `memory`.  \"mapped\": "
       "memoryviews;\n"
@@ -281,17 +359,17 @@ void add_reader(py::module_& module) {
       "MemoryError, and Error if LMDBIO does not serve the file.")
       .def(py::init(&make_reader), py::arg("path"), py::arg("database") = py::none(),
            py::arg("memory") = py::none(), py::kw_only(), py::arg("lock") = true,
-           py::arg("index_file") = true, py::arg("_handle") = py::none(), py::arg("_keep") = py::none())
-      .def_property_readonly(
-          "path",
-          [](const Reader& r) { return py::module_::import("os").attr("fsdecode")(py::bytes(r.path())); })
+           py::arg("index_file") = true, py::arg("exclude") = py::tuple(),
+           py::arg("exclude_prefixes") = py::tuple(), py::arg("_handle") = py::none(),
+           py::arg("_keep") = py::none())
+      .def_property_readonly("path", &Reader::path)
       .def_property_readonly("database", &Reader::database)
       // `closed`, close() and repr() also work for an object whose __init__ has failed.  Programs use them to
       // clean up, and debuggers use them to show the object.
       .def_property_readonly(
           "closed",
           [](const py::object& self) { return !is_made(self) || self.cast<const Reader&>().closed(); })
-      .def_property_readonly("_transaction", &Reader::transaction)
+      .def_property_readonly("_state", &Reader::state)
       .def("__len__", &Reader::size)
       .def("__getitem__", &Reader::item, py::arg("i"),
            "Record number i in key order, or the record with the key i, if that is bytes; a Batch for a "

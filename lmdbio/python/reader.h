@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lmdbio/python/environment.h"
 
@@ -38,6 +39,7 @@ class Handle {
 
   MDB_dbi dbi = 0;
   std::string path;
+  std::vector<std::string> exclude, exclude_prefixes;  ///< of the records that the reader leaves out
   std::mutex txn_mutex;  ///< guards the snapshot's transaction while cursors use it
 
  private:

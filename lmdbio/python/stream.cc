@@ -51,6 +51,12 @@ Stream::Stream(std::shared_ptr<Handle> reader, const py::object& order, BytesAs 
     o.keys = keys->values().data();
     o.length = keys->values().size();
   }
+  const auto weights = order.attr("weights").cast<std::vector<double>>();
+  if (o.kind == LMDBIO_ORDER_MIXED) {
+    o.weights = weights.data();
+    o.weights_count = weights.size();
+    o.length = static_cast<std::size_t>(number("length"));
+  }
   position_ = {o.epoch, o.position};
   int rc = 0;
   {

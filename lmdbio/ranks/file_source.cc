@@ -57,7 +57,7 @@ class FileSource::Read final : public PartRead {
         why = records::reason(*shared_, "the file has become shorter", Status::from_errno(EIO));
         return Status::from_errno(EIO);
       }
-      fetch_->finish(*shared_);
+      (void)fetch_->finish(*shared_);  // fails only for several databases
       if (!fetch_->lends())
         held_ = std::make_shared<records::HeldFetch>(fetch_);  // the program may use its bytes from now on
       finished_ = true;

@@ -94,7 +94,7 @@ bool Fetch::in_page_cache(const Shared& shared) const noexcept {
   const std::size_t n = std::min(wanted_.size(), kSamples);
   for (std::size_t i = 0; i < n && least >= kMostlyResident; ++i) {
     const Extent& e = wanted_[(wanted_.size() - 1) * i / std::max<std::size_t>(n - 1, 1)];
-    const auto share = shared.residency.share(e.offset, std::min(e.bytes, kSampleBytes));
+    const auto share = shared.resident({e.offset, std::min(e.bytes, kSampleBytes)});
     least = std::min(least, share.value_or(0));
   }
   return least >= kMostlyResident;
@@ -152,9 +152,36 @@ Status Fetch::start(Shared& shared, Queues& queues, MemoryRequest& memory) noexc
   return {};
 }
 
-bool Fetch::still_lent(const Shared& shared) const noexcept {
-  const Extent& last = stretches_.back().extent;
-  return last.offset + last.bytes <= shared.file_bytes();
+// Calls `check` with the last extent in each file, until it returns false.  Returns its last result.
+template <class Check>
+bool Fetch::each_file(const Shared& shared, Check&& check) const noexcept {
+  if (shared.source.joined == nullptr) return check(stretches_.back().extent);
+  const FileSet& files = shared.source.joined->files;
+  for (std::size_t i = 0; i < stretches_.size(); ++i) {
+    const std::size_t next = files.at(stretches_[i].extent.offset) + 1;
+    const std::uint64_t end = next < files.size() ? files.first(next) : files.bytes();
+    while (i + 1 < stretches_.size() && stretches_[i + 1].extent.offset < end) ++i;
+    if (!check(stretches_[i].extent)) return false;
+  }
+  return true;
+}
+
+bool Fetch::still_lent(Shared& shared) const noexcept {
+  return each_file(shared, [&](const Extent& e) {
+    return shared.reaches(e) && shared.unchanged(shared.file_at(e.offset));
+  });
+}
+
+std::optional<std::size_t> Fetch::failed_database(Shared& shared, Status st) const noexcept {
+  if (shared.source.joined == nullptr) return {};
+  std::optional<std::size_t> failed;
+  (void)each_file(shared, [&](const Extent& e) {
+    const std::size_t file = shared.file_at(e.offset);
+    if (st.raw() == ESTALE ? !shared.unchanged(file) : shared.source.joined->files.error(file) == st.raw())
+      failed = file;
+    return !failed;
+  });
+  return failed;
 }
 
 // Lends the file's mapping.  Returns false if the file has become shorter, or if there is no memory.
@@ -180,8 +207,7 @@ bool Fetch::take_mapped(Shared& shared) noexcept {
 // Copies the data from the mapping.  For small extents that are spread over the file, this takes half the
 // time of reads.  Returns false if the file has become shorter.
 bool Fetch::copy(Shared& shared) noexcept {
-  const Extent& last = stretches_.back().extent;
-  if (last.offset + last.bytes > shared.file_bytes()) return false;
+  if (!each_file(shared, [&](const Extent& e) { return shared.reaches(e); })) return false;
   const std::byte* const file = shared.mapped();
   std::uint64_t bytes = 0;
   for (const Stretch& s : stretches_) {
@@ -193,13 +219,17 @@ bool Fetch::copy(Shared& shared) noexcept {
   return true;
 }
 
-void Fetch::finish(Shared& shared) noexcept {
+Status Fetch::finish(Shared& shared) noexcept {
+  if (shared.source.joined != nullptr && !lends() &&  // still_lent() checks lent data
+      !each_file(shared, [&](const Extent& e) { return shared.unchanged(shared.file_at(e.offset)); }))
+    return Status::from_errno(ESTALE);
   for (const std::uint64_t page : new_leaves_)
     if (const std::byte* const bytes = find(shared.offset(page), shared.source.page_size); bytes != nullptr)
       shared.leaves.keep(page, bytes);
   new_leaves_ = {};
   wanted_ = {};
   exact_ = {};
+  return {};
 }
 
 // Returns the address of the file's bytes from `offset` on, or nullptr if they were not read.
@@ -231,7 +261,9 @@ const std::byte* Fetch::leaf_bytes(const Shared& shared, std::uint64_t page) noe
 bool Fetch::open_leaf(const Shared& shared, std::uint64_t page, format::PageView& view) noexcept {
   const std::byte* const bytes = leaf_bytes(shared, page);
   return bytes != nullptr &&
-         format::PageView::open(bytes, shared.source.page_size, format::Pgno{page}, view) && view.is_leaf();
+         format::PageView::open(bytes, shared.source.page_size, format::Pgno{shared.page_in_file(page)},
+                                view) &&
+         view.is_leaf();
 }
 
 Status Fetch::give(const Shared& shared, std::size_t i, lmdbio_record& out,
@@ -252,15 +284,18 @@ Status Fetch::give(const Shared& shared, std::size_t i, lmdbio_record& out,
   format::PageView dup = format::PageView::none();
   if (p.dup_leaf != 0 && !open_leaf(shared, p.dup_leaf, dup))
     return corrupted(shared.inside(p.dup_leaf, 1) ? p.dup_leaf : p.leaf);
+  RecordLocation in_file = p;
+  if (p.overflow != 0) in_file.overflow = shared.page_in_file(p.overflow);
   Bytes key, value;
-  if (const Status st = extract_record(p, leaf_, p.dup_leaf != 0 ? &dup : nullptr, key, value); !st.ok())
+  if (const Status st = extract_record(in_file, leaf_, p.dup_leaf != 0 ? &dup : nullptr, key, value);
+      !st.ok())
     return corrupted(p.leaf);
   if (p.overflow != 0) {
     const std::uint64_t bytes = format::kPageHeader + std::uint64_t{p.value_bytes};
     const std::uint64_t pages = format::overflow_pages(p.value_bytes, shared.page_shift);
     const std::byte* const run =
         shared.inside(p.overflow, pages) ? find(shared.offset(p.overflow), bytes) : nullptr;
-    if (run == nullptr || load<std::uint64_t>(run) != p.overflow ||
+    if (run == nullptr || load<std::uint64_t>(run) != in_file.overflow ||
         (load<std::uint16_t>(run + format::kAtFlags) & format::kOverflow) == 0 ||
         load<std::uint32_t>(run + format::kAtPages) < pages)
       return corrupted(p.overflow);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -58,9 +59,9 @@ class Fetch {
   void use_page_cache() noexcept { to_page_cache_ = true; }
   /// Returns true if the data is lent.  Call it after start().
   bool lends() const noexcept { return lent_ != nullptr; }
-  /// Returns true if the file is still long enough for the lent data.  Access beyond the end of the file
-  /// raises SIGBUS.
-  bool still_lent(const Shared& shared) const noexcept;
+  /// Returns true if the file is still long enough for the lent data, and if it has not changed (see
+  /// Shared::unchanged).  Access beyond the end of the file raises SIGBUS.
+  bool still_lent(Shared& shared) const noexcept;
   /// Takes a buffer as `memory` requests, and adds the reads to one of the queues.  Copies data from the page
   /// cache at once.  Errors: ENOMEM, or as Queues::get().  After an error, start() may be called again.
   Status start(Shared& shared, Queues& queues, MemoryRequest& memory) noexcept;
@@ -73,8 +74,12 @@ class Fetch {
   void hold() const noexcept { buffer_.hold(); }
   void unhold() const noexcept { buffer_.unhold(); }
   bool held() const noexcept { return buffer_.held(); }
-  /// Copies leaf pages that were read into the leaf cache.  Call it once all reads have succeeded.
-  void finish(Shared& shared) noexcept;
+  /// Checks that the records belong to the reader's snapshot, and copies leaf pages that were read into the
+  /// leaf cache.  Call it once all reads have succeeded.  Error: ESTALE, for several databases, if one of
+  /// them was changed.
+  Status finish(Shared& shared) noexcept;
+  /// Returns the number of the database that caused a failed read or ESTALE, or nothing if that is not known.
+  std::optional<std::size_t> failed_database(Shared& shared, Status st) const noexcept;
 
   /// Sets `out` to record `i`, in the order of the calls of add().  Returns MDB_CORRUPTED if the file does
   /// not contain the record, and sets `bad_page` to the number of the damaged page.
@@ -93,6 +98,8 @@ class Fetch {
 
   void want(const Shared& shared, std::uint64_t page, std::uint64_t bytes);
   bool in_page_cache(const Shared& shared) const noexcept;
+  template <class Check>
+  bool each_file(const Shared& shared, Check&& check) const noexcept;
   bool copy(Shared& shared) noexcept;
   bool take_mapped(Shared& shared) noexcept;
   bool keeps_leaf(const Shared& shared, const RecordLocation& p) const noexcept {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lmdbio/base/log.h"
+#include "lmdbio/base/memory_facts.h"
 #include "lmdbio/records/build_index.h"
 #include "lmdbio/records/index_file.h"
 #include "lmdbio/records/index_parts.h"
@@ -98,6 +99,44 @@ Status open_locations(const Source& source, const LocationsRequest& request,
   warn_of_damage(source.name, problem);
   out = std::make_unique<IndexLocations>(std::move(index), request.memory, std::move(taken));
   return {};
+}
+
+Status open_locations(Databases& databases, std::size_t i, LocationsRequest request,
+                      const std::atomic<bool>& cancelled, std::unique_ptr<RecordLocations>& out,
+                      std::string& why) {
+  const Database& d = databases.all[i];
+  const Result<std::shared_ptr<const OpenFile>> file = databases.files.open(i);
+  if (!file) {
+    const char* const text = file.error().raw() > 0 ? ::strerrordesc_np(file.error().raw()) : nullptr;
+    why = file.error().raw() == ESTALE ? databases.changes(i) : d.name + ": " + (text != nullptr ? text : "");
+    return file.error();
+  }
+  Source source;
+  source.file = file.value();
+  source.name = d.name;
+  source.path = databases.files.part(i).path;
+  source.page_size = databases.page_size;
+  source.pages = d.pages;
+  source.txnid = d.txnid;
+  source.db = d.db;
+  source.key_order = d.key_order;
+  source.dup_order = d.dup_order;
+  source.available = memory_facts().available;
+  struct Context {
+    const std::atomic<bool>& cancelled;
+  } context{cancelled};
+  if (request.progress == nullptr) {
+    request.progress = [](void* its, std::uint64_t, std::uint64_t) noexcept {
+      return !static_cast<Context*>(its)->cancelled.load(std::memory_order_relaxed);
+    };
+    request.context = &context;
+  }
+  bool loaded = false;
+  const Status st = open_locations(source, request, out, loaded, why);
+  if (databases.unchanged(i)) return st;
+  out.reset();
+  why = databases.changes(i);
+  return Status::from_errno(ESTALE);
 }
 
 }  // namespace lmdbio::records

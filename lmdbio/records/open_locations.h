@@ -1,6 +1,8 @@
 // Loads the record index of a source from a file, or builds it.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -35,5 +37,12 @@ void warn_of_damage(const std::string& name, const IndexProblem& problem) noexce
 /// build_index(); `why` explains the error.  May throw bad_alloc.
 Status open_locations(const Source& source, const LocationsRequest& request,
                       std::unique_ptr<RecordLocations>& out, bool& loaded, std::string& why);
+
+/// Opens the record index of database `i` of several, in the calling thread.  `cancelled` ends the build,
+/// unless `request` has a progress callback.  Further error: ESTALE if the database was changed.  May throw
+/// bad_alloc.
+Status open_locations(Databases& databases, std::size_t i, LocationsRequest request,
+                      const std::atomic<bool>& cancelled, std::unique_ptr<RecordLocations>& out,
+                      std::string& why);
 
 }  // namespace lmdbio::records

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "lmdbio/base/mix.h"
@@ -69,8 +71,8 @@ std::uint64_t unshuffle(std::uint64_t seed, std::uint64_t epoch, std::uint64_t c
   return x;
 }
 
-Result<Order> Order::make(const lmdbio_order& o, std::uint64_t records, const char** wrong,
-                          List list) noexcept {
+Result<Order> Order::make(const lmdbio_order& o, std::uint64_t records, const char** wrong, List list,
+                          std::span<const std::uint64_t> firsts) noexcept {
   const auto invalid = [wrong](const char* what) {
     if (wrong != nullptr) *wrong = what;
     return Status::from_errno(EINVAL);
@@ -115,6 +117,18 @@ Result<Order> Order::make(const lmdbio_order& o, std::uint64_t records, const ch
       made.context_ = o.function_context;
       made.all_ = o.length;
       break;
+    case LMDBIO_ORDER_MIXED:
+      if (o.length != 0) made.all_ = o.length;
+      try {
+        const std::uint64_t one[] = {0, records};
+        auto mixture = std::make_shared<Mixture>();
+        if (const char* const bad = mix_sources(o, firsts.empty() ? one : firsts, *mixture); bad != nullptr)
+          return invalid(bad);
+        made.mixture_ = std::move(mixture);
+      } catch (const std::bad_alloc&) {
+        return Status::from_errno(ENOMEM);
+      }
+      break;
     default:
       return invalid("kind: unknown order");
   }
@@ -124,6 +138,61 @@ Result<Order> Order::make(const lmdbio_order& o, std::uint64_t records, const ch
   if (static_cast<unsigned>(o.zero_copy) > 1) return invalid("zero_copy: must be 0 or 1");
   if (static_cast<unsigned>(o.last) > LMDBIO_LAST_PAD) return invalid("last: unknown value");
   return made;
+}
+
+// Divides the slots of a block by the weights (largest remainder).  Returns null, or what is wrong.  The
+// division is defined in docs/format.md, and must never change.
+const char* Order::mix_sources(const lmdbio_order& o, std::span<const std::uint64_t> firsts, Mixture& out) {
+  const std::size_t n = firsts.size() - 1;
+  if (o.weights == nullptr || o.weights_count != n) return "weights: there must be one for each database";
+  double sum = 0;
+  for (std::size_t d = 0; d < n; ++d) {
+    if (!(o.weights[d] >= 0) || !std::isfinite(o.weights[d])) return "weights: must be finite and at least 0";
+    if (o.weights[d] > 0 && firsts[d + 1] == firsts[d])
+      return "weights: must be 0 for a database without records";
+    sum += o.weights[d];
+  }
+  if (!(sum > 0) || !std::isfinite(sum)) return "weights: their sum must be finite and more than 0";
+  constexpr std::uint64_t kSlotsPerDatabase = 1024;
+  out.block = kSlotsPerDatabase * std::bit_ceil(std::uint64_t{n});
+  std::vector<std::uint64_t> slots(n);
+  std::vector<double> rest(n);
+  std::vector<std::size_t> by_rest(n);
+  std::uint64_t left = out.block;
+  for (std::size_t d = 0; d < n; ++d) {
+    const double exact = o.weights[d] * static_cast<double>(out.block) / sum;
+    slots[d] = std::min(static_cast<std::uint64_t>(exact), left);
+    rest[d] = exact - static_cast<double>(slots[d]);
+    left -= slots[d];
+    by_rest[d] = d;
+  }
+  std::stable_sort(by_rest.begin(), by_rest.end(),
+                   [&](std::size_t a, std::size_t b) { return rest[a] > rest[b]; });
+  for (std::size_t i = 0; left != 0; i = (i + 1) % n)
+    if (o.weights[by_rest[i]] > 0) {
+      ++slots[by_rest[i]];
+      --left;
+    }
+  std::uint64_t slot = 0;
+  for (std::size_t d = 0; d < n; ++d) {
+    if (o.weights[d] > 0 && slots[d] == 0) return "weights: one is too small, compared with their sum";
+    if (slots[d] == 0) continue;
+    out.sources.push_back({firsts[d], firsts[d + 1] - firsts[d], o.seed ^ mix(d), slot, slots[d]});
+    slot += slots[d];
+  }
+  return nullptr;
+}
+
+// Returns the ordinal of element `i` of an epoch, as docs/format.md defines it.
+std::uint64_t Order::mixed(std::uint64_t epoch, std::uint64_t i) const noexcept {
+  const Mixture& m = *mixture_;
+  const std::uint64_t number = epoch * all_ + i;  // modulo 2^64
+  const std::uint64_t block = number / m.block, slot = shuffle(seed_, block, m.block, number % m.block);
+  const Source& s =
+      *std::prev(std::upper_bound(m.sources.begin(), m.sources.end(), slot,
+                                  [](std::uint64_t x, const Source& y) { return x < y.first_slot; }));
+  const std::uint64_t taken = block * s.slots + (slot - s.first_slot);
+  return s.first + shuffle(s.seed, taken / s.records, s.records, taken % s.records);
 }
 
 Order::Wide Order::chosen(Wide elements) const noexcept {
@@ -162,6 +231,7 @@ std::optional<std::uint64_t> Order::element_of(std::uint64_t epoch, std::uint64_
     case LMDBIO_ORDER_LIST:
     case LMDBIO_ORDER_KEYS:
     case LMDBIO_ORDER_FUNCTION:
+    case LMDBIO_ORDER_MIXED:
       return {};
     case LMDBIO_ORDER_SEQUENTIAL:
       break;
@@ -210,6 +280,8 @@ std::uint64_t Order::record(std::uint64_t epoch, std::uint64_t i) const noexcept
       return (*list_)[i];
     case LMDBIO_ORDER_FUNCTION:
       return std::min(function_(context_, epoch, i), UINT64_MAX - 1);  // UINT64_MAX marks an absent key
+    case LMDBIO_ORDER_MIXED:
+      return mixed(epoch, i);
     case LMDBIO_ORDER_SEQUENTIAL:
     case LMDBIO_ORDER_KEYS:
       break;

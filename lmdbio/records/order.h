@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "lmdbio/base/result.h"
@@ -47,10 +48,11 @@ class Order {
  public:
   using List = std::shared_ptr<const std::vector<std::uint64_t>>;
   /// Checks the fields of `order`.  `list` is a copy of the order's list.  If it is null, make() copies the
-  /// list.  Errors: EINVAL if a field, or an ordinal of the list, is out of range.  In this case, sets
+  /// list.  `firsts`: as RecordLocations::firsts().  Errors: EINVAL if a field, or an ordinal of the list, is
+  /// out of range.  In this case, sets
   /// `*wrong` (unless `wrong` is null) to a constant text that names the field and its range.  ENOMEM.
   static Result<Order> make(const lmdbio_order& order, std::uint64_t records, const char** wrong = nullptr,
-                            List list = nullptr) noexcept;
+                            List list = nullptr, std::span<const std::uint64_t> firsts = {}) noexcept;
 
   /// Returns the number of records in an epoch's sequence.  Without across_epochs(), it is the same for all
   /// epochs.
@@ -68,8 +70,8 @@ class Order {
   /// Returns the number of elements of an epoch, before offset, step and block select the share.
   std::uint64_t elements() const noexcept { return all_; }
   /// Returns the number of the record `ordinal` among all elements of an epoch, before offset, step and block
-  /// select the share.  `ordinal` must be less than the number of records.  Returns nothing for lists, keys
-  /// and functions, because they may contain a record any number of times.
+  /// select the share.  `ordinal` must be less than the number of records.  Returns nothing for lists, keys,
+  /// functions and mixed orders, because they may contain a record any number of times.
   std::optional<std::uint64_t> element_of(std::uint64_t epoch, std::uint64_t ordinal) const noexcept;
   /// Returns the position of an element in its epoch's sequence.  With across_epochs(), it is a position that
   /// normal() returns.  Returns nothing if offset, step and block do not select the element.
@@ -121,11 +123,27 @@ class Order {
   /// Requires across_epochs_.  Returns the number of elements of the share before an epoch.
   Wide before(Wide epoch) const noexcept { return chosen(epoch * all_); }
 
+  /// The part of a database in a mixed order.
+  struct Source {
+    std::uint64_t first;    ///< ordinal of its first record
+    std::uint64_t records;  ///< number of its records
+    std::uint64_t seed;
+    std::uint64_t first_slot;  ///< slots of a block that belong to the database
+    std::uint64_t slots;
+  };
+  struct Mixture {
+    std::uint64_t block = 0;      ///< elements per block
+    std::vector<Source> sources;  ///< those with slots, in the sequence of the databases
+  };
+  static const char* mix_sources(const lmdbio_order& o, std::span<const std::uint64_t> firsts, Mixture& out);
+  std::uint64_t mixed(std::uint64_t epoch, std::uint64_t i) const noexcept;
+
   bool across_epochs_ = false;
   std::uint64_t all_ = 0;     ///< elements of an epoch
   std::uint64_t length_ = 0;  ///< elements of the share in an epoch, without across_epochs_
   std::uint64_t offset_ = 0, step_ = 1, block_ = 1, seed_ = 0, window_ = 1;
   List list_;
+  std::shared_ptr<const Mixture> mixture_;
   lmdbio_ordinal_func* function_ = nullptr;
   void* context_ = nullptr;
 };

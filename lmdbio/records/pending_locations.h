@@ -41,8 +41,8 @@ class PendingLocations final : public RecordLocations {
   void locations(std::uint64_t first, std::span<RecordLocation> out) const noexcept override {
     index_.load(std::memory_order_acquire)->locations(first, out);
   }
-  UnknownOrdinals unknown() const noexcept override {
-    return index_.load(std::memory_order_acquire)->unknown();
+  UnknownOrdinals unknown(std::uint64_t ordinal) const noexcept override {
+    return index_.load(std::memory_order_acquire)->unknown(ordinal);
   }
   Status ordinal_of(std::uint64_t leaf, unsigned slot, const format::PageView& page,
                     std::uint64_t& out) const override {

@@ -23,11 +23,26 @@ const std::atomic<bool> kNever{false};
 
 }  // namespace
 
-std::string reason(const Shared& shared, const std::string& what, Status st) {
-  std::string text = shared.source.name + ": " + what;
+namespace {
+
+std::string reason(const std::string& name, const std::string& what, Status st) {
+  std::string text = name + ": " + what;
   const char* const error = st.raw() > 0 ? ::strerrordesc_np(st.raw()) : nullptr;
   if (error != nullptr) text.append(": ").append(error);
   return text;
+}
+
+}  // namespace
+
+std::string reason(const Shared& shared, const std::string& what, Status st) {
+  return reason(shared.source.name, what, st);
+}
+
+std::string reason(Shared& shared, const Fetch& fetch, const std::string& what, Status st) {
+  const std::optional<std::size_t> failed = fetch.failed_database(shared, st);
+  if (!failed) return reason(shared, what, st);
+  return st.raw() == ESTALE ? shared.source.joined->changes(*failed)
+                            : reason(shared.source.joined->all[*failed].name, what, st);
 }
 
 std::string memory_reason(const Shared& shared, const Fetch& fetch) {
@@ -49,9 +64,10 @@ Status make_batch(Shared& shared, const std::shared_ptr<Fetch>& fetch, std::size
     std::uint64_t page = 0;
     if (const Status st = fetch->give(shared, i + k, r, page); !st.ok()) {
       ++shared.counters.failed;
-      why = reason(shared,
+      const Databases* const joined = shared.source.joined.get();
+      why = reason(joined == nullptr ? shared.source.name : joined->all[joined->of_page(page)].name,
                    "record " + std::to_string(fetch->ordinal(i + k)) + " cannot be read: page " +
-                       std::to_string(page) + " or the record index is damaged",
+                       std::to_string(shared.page_in_file(page)) + " or the record index is damaged",
                    st);
       return st;
     }
@@ -70,8 +86,7 @@ Status make_batch(Shared& shared, const std::shared_ptr<Fetch>& fetch, std::size
 
 Status add_records(const RecordLocations& locations, Shared& shared, std::span<const std::uint64_t> ordinals,
                    const std::atomic<bool>& cancelled, Fetch& fetch, std::string& why, bool by_key) {
-  if (const Status st = locations.await(cancelled, why); !st.ok()) return st;
-  const UnknownOrdinals unknown = by_key ? UnknownOrdinals{} : locations.unknown();
+  if (const Status st = locations.prepare(ordinals, cancelled, why); !st.ok()) return st;
   RecordLocation some[64];
   for (std::size_t i = 0; i < ordinals.size();) {
     if (ordinals[i] == kNoRecord) {
@@ -90,8 +105,11 @@ Status add_records(const RecordLocations& locations, Shared& shared, std::span<c
            ordinals[i + n] < locations.records())
       ++n;
     locations.locations(ordinals[i], {some, n});
+    UnknownOrdinals unknown = by_key ? UnknownOrdinals{} : locations.unknown(ordinals[i]);
     for (std::size_t k = 0; k < n; ++k) {
-      if (const std::uint64_t o = ordinals[i + k]; o >= unknown.begin && o < unknown.end)
+      const std::uint64_t o = ordinals[i + k];
+      if (o >= unknown.end && unknown.end != 0) unknown = locations.unknown(o);  // the next database
+      if (o >= unknown.begin && o < unknown.end)
         some[k] = {.leaf = unknown.leaf, .slot = no_slot(shared.source.page_size)};
       fetch.add(ordinals[i + k], some[k], shared);
     }
@@ -108,7 +126,12 @@ Reader::Reader(Source source, std::unique_ptr<RecordLocations> locations, std::u
     : shared_(std::make_shared<Shared>(std::move(source), std::max(memory, kLeastMemory), read,
                                        std::move(process))),
       locations_(std::move(locations)),
-      pid_(::getpid()) {}
+      pid_(::getpid()) {
+  if (JoinedLocations* const joined = locations_->joined(); joined != nullptr)
+    joined->set_find([this](std::size_t database, std::span<const MDB_val> keys,
+                            const JoinedLocations::Tell& tell,
+                            std::string& why) { return lookup(database, keys, tell, why); });
+}
 
 Reader::~Reader() {
   if (::getpid() == pid_) return;
@@ -172,14 +195,14 @@ Status Reader::read(std::span<const std::uint64_t> ordinals, std::unique_ptr<Bat
       return Status::from_errno(ECANCELED);
     }
   }
+  if (st.ok()) st = fetch->finish(*shared_);
   if (!st.ok()) {
     ++shared_->counters.failed;
-    why = reason(*shared_, "cannot be read", st);
+    why = reason(*shared_, *fetch, "cannot be read", st);
     return st;
   }
   ++shared_->counters.fetches;
   if (fetch->cached()) ++shared_->counters.fetches_cached;
-  fetch->finish(*shared_);
   return make_batch(*shared_, fetch, 0, ordinals.size(), out, why);
 }
 
@@ -190,41 +213,81 @@ Status Reader::find(std::span<const MDB_val> keys, std::vector<std::uint64_t>& o
     why = shared_->source.name + ": empty key";
     return Status::from_mdb(MDB_BAD_VALSIZE);
   }
-  if (const Status st = locations_->await(kNever, why); !st.ok()) return st;
+  JoinedLocations* const joined = locations_->joined();
+  if (joined == nullptr)
+    if (const Status st = locations_->await(kNever, why); !st.ok()) return st;
   ordinals.assign(keys.size(), kNoRecord);
+  std::vector<MDB_val> wanted(keys.begin(), keys.end());
+  std::vector<std::size_t> index(keys.size());  // of the wanted keys in `keys`
+  for (std::size_t i = 0; i < index.size(); ++i) index[i] = i;
+  for (std::size_t d = 0; d < (joined == nullptr ? 1 : joined->parts()) && !wanted.empty(); ++d) {
+    Status wrong;
+    const auto tell = [&](std::size_t i, std::uint64_t leaf, unsigned slot, const format::PageView& page) {
+      Status found = joined == nullptr ? Status() : joined->ready(d, kNever, why);
+      const bool told = !found.ok();
+      if (found.ok()) found = locations_->ordinal_of(leaf, slot, page, ordinals[index[i]]);
+      if (found.ok() || !wrong.ok()) return;
+      wrong = found;
+      if (!told)
+        why = reason(*shared_, "a key cannot be looked up: a page or the record index is damaged", wrong);
+    };
+    if (const Status st = lookup(d, wanted, tell, why); !st.ok()) return st;
+    if (!wrong.ok()) return wrong;
+    std::size_t left = 0;
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (ordinals[index[i]] != kNoRecord) continue;
+      wanted[left] = wanted[i];
+      index[left++] = index[i];
+    }
+    wanted.resize(left);
+  }
+  return {};
+}
+
+// Looks up keys in one database.  If a key's place is unknown because of damage, the result is
+// MDB_CORRUPTED.
+Status Reader::lookup(std::size_t database, std::span<const MDB_val> keys, const JoinedLocations::Tell& tell,
+                      std::string& why) {
+  const Source& source = shared_->source;
+  const Database* const one = source.joined == nullptr ? nullptr : &source.joined->all[database];
+  const std::string& name = one == nullptr ? source.name : one->name;
+  const std::uint64_t first_page = one == nullptr ? 0 : one->first_page;
   Borrowed queues(*this);
   const Result<ReadQueue*> queue =
       queues->get(shared_->read == ReadPath::direct && !shared_->read.uses_resident);
   if (!queue) {
-    why = reason(*shared_, "cannot be read", queue.error());
+    why = reason(name, "cannot be read", queue.error());
     return queue.error();
   }
   TakenMemory pages;
   const std::uint64_t most = std::clamp(shared_->memory().limit() / kLookupShare, kLeastLookup, kLookupBytes);
   const bool got = pages.take(shared_->pool->memory(), MemoryUse::readers, most, Urgency::ahead);
-  tree::PageStore store(*queue.value(), shared_->page_shift, shared_->source.pages,
-                        got ? most : kLeastLookup);
-  Status wrong;
-  const Status st = tree::find_keys(store, shared_->source.db, shared_->source.key_order, keys,
+  tree::PageStore store(*queue.value(), shared_->page_shift, one == nullptr ? source.pages : one->pages,
+                        got ? most : kLeastLookup, nullptr, shared_->offset(first_page));
+  bool damaged = false;
+  const Status st = tree::find_keys(store, one == nullptr ? source.db : one->db,
+                                    one == nullptr ? source.key_order : one->key_order, keys,
                                     [&](std::size_t i, const tree::KeyPlace& at) {
-                                      if (at.outcome == tree::KeyPlace::Outcome::absent) return;
-                                      Status found = Status::from_mdb(MDB_CORRUPTED);
                                       if (at.outcome == tree::KeyPlace::Outcome::found)
-                                        found =
-                                            locations_->ordinal_of(at.leaf, at.slot, at.page, ordinals[i]);
-                                      if (!found.ok() && wrong.ok()) wrong = found;
+                                        tell(i, at.leaf + first_page, at.slot, at.page);
+                                      damaged = damaged || at.outcome == tree::KeyPlace::Outcome::unknown;
                                     });
+  if (st.raw() == ESTALE || (st.ok() && !shared_->unchanged(database))) {
+    why = one != nullptr ? source.joined->changes(database) : reason(name, "cannot be read", st);
+    return Status::from_errno(ESTALE);
+  }
   if (!st.ok()) {
-    why = reason(*shared_,
+    why = reason(name,
                  st.raw() == ENOTSUP
                      ? "keys cannot be looked up, because the program sets their order (mdb_set_compare)"
                      : "cannot be read",
                  st);
     return st;
   }
-  if (!wrong.ok())
-    why = reason(*shared_, "a key cannot be looked up: a page or the record index is damaged", wrong);
-  return wrong;
+  if (!damaged) return {};
+  why = reason(name, "a key cannot be looked up: a page or the record index is damaged",
+               Status::from_mdb(MDB_CORRUPTED));
+  return Status::from_mdb(MDB_CORRUPTED);
 }
 
 }  // namespace lmdbio::records

@@ -1,5 +1,5 @@
-// A reader: reads records by ordinal or key, from one snapshot of one database.  Its interface for programs
-// is documented in lmdbio.h.
+// A reader: reads records by ordinal or key, from one snapshot of one database, or from several databases.
+// Its interface for programs is documented in lmdbio.h.
 #pragma once
 
 #include <lmdb.h>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lmdbio/records/fetch.h"
+#include "lmdbio/records/joined_locations.h"
 #include "lmdbio/records/record_locations.h"
 #include "lmdbio/records/shared.h"
 
@@ -74,6 +75,8 @@ class Reader {
   std::vector<std::unique_ptr<Queues>> idle_;
 
   class Borrowed;
+  Status lookup(std::size_t database, std::span<const MDB_val> keys, const JoinedLocations::Tell& tell,
+                std::string& why);
 };
 
 /// Makes a batch of the records `i` to `i` + `n` - 1 of a finished fetch.  May throw bad_alloc.
@@ -89,6 +92,8 @@ Status add_records(const RecordLocations& locations, Shared& shared, std::span<c
 
 /// Returns "name: what: reason" for messages.
 std::string reason(const Shared& shared, const std::string& what, Status st);
+/// As above, for a fetch that failed.  With several databases, names the one that caused the failure.
+std::string reason(Shared& shared, const Fetch& fetch, const std::string& what, Status st);
 /// Returns the message for an ENOMEM of Fetch::start().
 std::string memory_reason(const Shared& shared, const Fetch& fetch);
 

@@ -49,16 +49,45 @@ std::uint64_t Shared::file_bytes() const noexcept {
 
 const std::byte* Shared::mapped() noexcept {
   std::call_once(map_once_, [this]() noexcept {
-    (void)source.base().with_fd([this](int fd) noexcept {
-      Result<Mapping> made = Mapping::map_file(fd, offset(source.pages), kHugePage);
+    if (source.joined != nullptr) {
+      Result<Mapping> made = Mapping::reserve(offset(source.pages), kHugePage);
       if (made) map_ = std::move(made).value();
-    });
+    } else {
+      (void)source.base().with_fd([this](int fd) noexcept {
+        Result<Mapping> made = Mapping::map_file(fd, offset(source.pages), kHugePage);
+        if (made) map_ = std::move(made).value();
+      });
+    }
     try {
       faulted_in_ = zeroed_array<std::uint64_t>(map_.size() / kRegion / 64 + 1);
     } catch (const std::bad_alloc&) {
     }
   });
   return map_.data();
+}
+
+bool Shared::reaches(const Extent& extent) noexcept {
+  const std::uint64_t end = extent.offset + extent.bytes;
+  if (source.joined == nullptr) return end <= file_bytes();
+  FileSet& files = source.joined->files;
+  const std::size_t i = files.at(extent.offset);
+  if (end - files.first(i) > files.recent_length(i)) return false;
+  // Two threads may map the file at the same time, which changes nothing for readers of the mapping.
+  return files.mapped(i) != nullptr || files.map(i, map_.data() + files.first(i));
+}
+
+bool Shared::unchanged(std::size_t file) noexcept {
+  if (source.joined == nullptr) return true;
+  Databases& d = *source.joined;
+  const std::byte* const metas = d.files.mapped(file);
+  if (metas == nullptr) return d.unchanged(file);
+  // The file was long enough for the bytes that the caller has read.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const auto txnid = [&](std::size_t page) {
+    return __atomic_load_n(reinterpret_cast<const std::uint64_t*>(metas + page * source.page_size + kAtTxnid),
+                           __ATOMIC_RELAXED);
+  };
+  return std::max(txnid(0), txnid(1)) == d.all[file].txnid;
 }
 
 void Shared::fault_in(const Extent& extent) noexcept {
@@ -68,8 +97,13 @@ void Shared::fault_in(const Extent& extent) noexcept {
     const std::atomic_ref bits(faulted_in_[r / 64]);
     const std::uint64_t bit = std::uint64_t{1} << r % 64;
     if ((bits.load(std::memory_order_relaxed) & bit) != 0) continue;
-    const std::uint64_t bytes = std::min<std::uint64_t>(kRegion, map_.size() - r * kRegion);
-    if (residency.share(r * kRegion, bytes) != 1.0) continue;
+    std::uint64_t bytes = std::min<std::uint64_t>(kRegion, map_.size() - r * kRegion);
+    if (source.joined != nullptr) {  // addresses between files are not mapped
+      const FileSet& files = source.joined->files;
+      const std::size_t i = files.at(r * kRegion);
+      bytes = std::min(bytes, files.first(i) + files.part(i).bytes - r * kRegion);
+    }
+    if (resident({r * kRegion, bytes}) != 1.0) continue;
     fault_pages_in(map_.data() + r * kRegion, bytes);
     bits.fetch_or(bit, std::memory_order_relaxed);
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "lmdbio/base/mapping.h"
 #include "lmdbio/base/zeroed_array.h"
@@ -28,13 +29,39 @@ struct Shared {
   std::uint64_t offset(std::uint64_t page) const noexcept { return page << page_shift; }
   /// Returns true if the `n` pages from `first` on can belong to a tree of the snapshot.
   bool inside(std::uint64_t first, std::uint64_t n) const noexcept {
-    return first >= format::kMetaPages && first < source.pages && n <= source.pages - first;
+    std::uint64_t pages = source.pages;
+    if (source.joined != nullptr) {
+      const Database& d = source.joined->all[source.joined->of_page(first)];
+      first -= d.first_page;
+      pages = d.pages;
+    }
+    return first >= format::kMetaPages && first < pages && n <= pages - first;
+  }
+  /// Returns the number of a page in its file.  Other functions number pages in the joined file.
+  std::uint64_t page_in_file(std::uint64_t page) const noexcept {
+    return source.joined == nullptr ? page
+                                    : page - source.joined->all[source.joined->of_page(page)].first_page;
+  }
+  /// Returns the number of the file that has this offset; 0 if there is only one.
+  std::size_t file_at(std::uint64_t at) const noexcept {
+    return source.joined == nullptr ? 0 : source.joined->files.at(at);
   }
 
   /// Returns the mapping of the snapshot's pages.  The first call makes it.  Returns nullptr if the file
-  /// cannot be mapped.  Read only resident pages from the mapping.  Check the file's length before each read,
-  /// since access beyond the end of the file raises SIGBUS.
+  /// cannot be mapped.  Read only resident pages from the mapping.  Call reaches() before each read, since
+  /// access beyond the end of the file raises SIGBUS.
   const std::byte* mapped() noexcept;
+  /// Returns true if the extent's file is mapped, and is long enough for the extent.  mapped() must not be
+  /// nullptr.
+  bool reaches(const Extent& extent) noexcept;
+  /// Returns true if nothing was committed to a file of several databases since the reader was opened.  Call
+  /// it after reading from the file.  One database has a snapshot, which does not change.
+  bool unchanged(std::size_t file) noexcept;
+  /// Returns the resident share of an extent, as Residency::share().
+  std::optional<double> resident(const Extent& extent) const noexcept {
+    return source.joined == nullptr ? residency.share(extent.offset, extent.bytes)
+                                    : source.joined->files.resident(extent.offset, extent.bytes);
+  }
   /// Maps the resident pages of the region around a small `extent` with one system call, to avoid a page
   /// fault for each page.  Call it before reading a mostly resident extent from the mapping.  Does not read
   /// from storage.  Any thread; mapped() must not be nullptr.

@@ -1,4 +1,4 @@
-// The source of a reader: one database in one snapshot of a file.
+// The source of a reader: one database in one snapshot of a file, or several databases.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include "lmdbio/format/layout.h"
 #include "lmdbio/gather/queues.h"
 #include "lmdbio/io/open_file.h"
+#include "lmdbio/records/databases.h"
 
 namespace lmdbio::records {
 
@@ -16,8 +17,10 @@ namespace lmdbio::records {
 /// the page cache.
 inline constexpr std::size_t kMostAlignment = 4096;
 
-/// The database and the snapshot that a reader reads.
+/// The database and the snapshot that a reader reads.  With several databases (`joined`), `file` is the first
+/// file, `pages` are those of the joined file, and `txnid` and the orders have no meaning.
 struct Source {
+  std::shared_ptr<Databases> joined;  ///< null: one database
   std::shared_ptr<const OpenFile> file;
   std::string name;           ///< used in messages
   std::string path;           ///< path of the data file; its index file is looked up by this path

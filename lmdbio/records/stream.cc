@@ -58,7 +58,7 @@ Status Stream::open(Reader& reader, const lmdbio_order& order, std::unique_ptr<S
   if (!reader.ours(why)) return Status::from_errno(EINVAL);
   const std::string& name = reader.shared().source.name;
   const char* wrong = nullptr;
-  Result<Order> made = Order::make(order, reader.count(), &wrong);
+  Result<Order> made = Order::make(order, reader.count(), &wrong, nullptr, reader.locations().firsts());
   if (!made) {
     if (wrong != nullptr) why = name + ": lmdbio_order: " + wrong;
     return made.error();
@@ -279,16 +279,14 @@ Status Stream::await(Ahead& a, std::string& why) {
     shared_.counters.wait_ns += static_cast<std::uint64_t>(now_ns() - begun);
     if (!group.done()) return st;
   }
-  if (group.status.ok()) {
-    a.fetch->finish(shared_);
-    a.finished = true;
-    return {};
-  }
-  why = reason(
-      shared_,
-      "record " + std::to_string(a.fetch->ordinal(a.record)) + " and records read with it cannot be read",
-      group.status);
-  return group.status;
+  const Status st = group.status.ok() ? a.fetch->finish(shared_) : group.status;
+  a.finished = st.ok();
+  if (!st.ok())
+    why = reason(
+        shared_, *a.fetch,
+        "record " + std::to_string(a.fetch->ordinal(a.record)) + " and records read with it cannot be read",
+        st);
+  return st;
 }
 
 Status Stream::next(std::unique_ptr<Batch>& out, std::string& why) {

@@ -25,12 +25,13 @@ unsigned shift_of(std::size_t power_of_two) noexcept {
 // --- pages ------------------------------------------------------------------------------------------------
 
 PageStore::PageStore(ReadQueue& queue, unsigned page_shift, std::uint64_t pages, std::size_t most_bytes,
-                     const Residency* residency) noexcept
+                     const Residency* residency, std::uint64_t origin) noexcept
     : queue_(queue),
       residency_(residency),
       page_shift_(page_shift),
       cell_shift_(std::max(page_shift, shift_of(queue.alignment()))),
       pages_(pages),
+      origin_(origin),
       most_cells_(std::max(most_bytes >> cell_shift_, kLeastCells)) {}
 
 void PageStore::clear(std::uint64_t pages) noexcept {
@@ -150,8 +151,9 @@ Status PageStore::read(std::span<const std::size_t> slots) {
     while (i + n < slots.size() && slots[i + n] == slots[i] + n && slots[i + n] % kBlock != 0 &&
            slots_[slots[i + n]].cell == slots_[slots[i]].cell + n)
       ++n;
-    st = queue_.add(group, {slots_[slots[i]].cell << cell_shift_, std::uint64_t{n} << cell_shift_},
-                    memory(slots[i]));
+    st =
+        queue_.add(group, {origin_ + (slots_[slots[i]].cell << cell_shift_), std::uint64_t{n} << cell_shift_},
+                   memory(slots[i]));
     i += n;
   }
   if (!st.ok()) {

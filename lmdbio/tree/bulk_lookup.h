@@ -28,8 +28,9 @@ class PageStore {
   /// `pages` is the number of pages of the snapshot; pages beyond it are never read.  `most_bytes` limits the
   /// cached pages; the pages of a single fetch() are kept even beyond this limit.  `residency` may be null
   /// and must outlive the cache.  If set, it shows before each read whether the pages are in the page cache.
+  /// `origin`: offset of page 0 in the file of `queue`.
   PageStore(ReadQueue& queue, unsigned page_shift, std::uint64_t pages, std::size_t most_bytes,
-            const Residency* residency = nullptr) noexcept;
+            const Residency* residency = nullptr, std::uint64_t origin = 0) noexcept;
 
   /// Reads all pages of `wanted` that are not cached; adjacent pages share one request.  On success all of
   /// `wanted` inside the snapshot stay available until the next fetch().  On error returns an errno.  Missing
@@ -71,6 +72,7 @@ class PageStore {
   const Residency* const residency_;
   const unsigned page_shift_, cell_shift_;
   std::uint64_t pages_;
+  const std::uint64_t origin_;
   const std::size_t most_cells_;
   std::vector<std::unique_ptr<std::byte, FreeBlock>> blocks_;
   std::vector<Slot> slots_;

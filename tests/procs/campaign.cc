@@ -657,6 +657,8 @@ struct Plan {
       }
       case LMDBIO_ORDER_FUNCTION:
         return ordinal == order.function(order.function_context, epoch, at);
+      case LMDBIO_ORDER_MIXED:  // needs a reader of several databases
+        break;
     }
     return false;
   }

@@ -43,7 +43,7 @@ class FetchTest : public ::testing::Test {
     queues.count();
     d.requests = shared.counters.requests - requests;
     d.pages = (shared.counters.bytes_read - bytes) / kPage;
-    d.fetch->finish(shared);
+    EXPECT_TRUE(d.fetch->finish(shared).ok());
     return d;
   }
   void expect_right(const Shared& shared, Fetch& f, std::size_t i, std::uint64_t ordinal) const {
@@ -143,7 +143,7 @@ TEST_F(FetchTest, WhatLiesOutsideIsNotRead) {
     if (f->queue() != nullptr) {
       EXPECT_TRUE(f->queue()->wait(f->group()).ok());
     }
-    f->finish(shared);
+    EXPECT_TRUE(f->finish(shared).ok());
     lmdbio_record r{};
     std::uint64_t bad = 0;
     EXPECT_EQ(f->give(shared, 0, r, bad).raw(), MDB_CORRUPTED) << page;
@@ -176,7 +176,7 @@ TEST_F(FetchTest, WithoutMemoryItStaysAsItWas) {
   memory.most = kMemory;
   ASSERT_TRUE(f.start(shared, queues, memory).ok());
   ASSERT_TRUE(f.queue()->wait(f.group()).ok());
-  f.finish(shared);
+  EXPECT_TRUE(f.finish(shared).ok());
   expect_right(shared, f, 0, 0);
 }
 

@@ -1,9 +1,11 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "lmdbio/records/order.h"
@@ -334,6 +336,108 @@ TEST(Order, NamesTheFieldThatIsWrong) {
   o = plain(LMDBIO_ORDER_SEQUENTIAL);
   std::memcpy(&o.last, &none, sizeof none);
   EXPECT_EQ(wrong(o), "last: unknown value");
+}
+
+// --- mixed orders -----------------------------------------------------------------------------------------
+
+lmdbio_order mixed(const std::vector<double>& weights, std::size_t length = 0) {
+  lmdbio_order o = plain(LMDBIO_ORDER_MIXED);
+  o.weights = weights.data();
+  o.weights_count = weights.size();
+  o.length = length;
+  o.seed = 7;
+  return o;
+}
+
+Order make_mixed(const lmdbio_order& o, const std::vector<std::uint64_t>& firsts) {
+  const char* wrong = "";
+  Result<Order> made = Order::make(o, firsts.back(), &wrong, nullptr, firsts);
+  EXPECT_TRUE(made.has_value()) << wrong;
+  return std::move(made).value();
+}
+
+TEST(MixedOrder, BlocksHaveTheirShares) {
+  const std::vector<std::uint64_t> firsts{0, 10, 10, 4010, 4017};
+  const std::vector<double> weights{1, 0, 2, 0.5};
+  const Order o = make_mixed(mixed(weights, 3 * 4096), firsts);
+  EXPECT_EQ(o.length(), 3u * 4096);
+  const std::uint64_t slots[] = {1170, 0, 2341, 585};  // largest remainder of 4096: 1170.3, 2340.6, 585.1
+  for (std::uint64_t block = 0; block < 3; ++block) {
+    std::vector<std::uint64_t> counts(4);
+    for (std::uint64_t i = 0; i < 4096; ++i) {
+      const std::uint64_t r = o.at(0, block * 4096 + i);
+      ASSERT_LT(r, firsts.back());
+      ++counts[static_cast<std::size_t>(std::upper_bound(firsts.begin(), firsts.end(), r) - firsts.begin()) -
+               1];
+    }
+    for (std::size_t d = 0; d < 4; ++d) EXPECT_EQ(counts[d], slots[d]) << block << ' ' << d;
+  }
+}
+
+// Over all epochs, each pass over a database has each of its records once, in an order of its own.
+TEST(MixedOrder, DatabasesAreReadInWholePasses) {
+  const std::vector<std::uint64_t> firsts{0, 100, 5100};
+  const std::vector<double> weights{1, 1};
+  const Order o = make_mixed(mixed(weights, 1000), firsts);
+  // The order inside a block is that of the slots, so collect by element number of the database: whole
+  // blocks.
+  std::vector<unsigned> seen(5100);
+  constexpr std::uint64_t kBlocks = 125;  // 1024 records of each database per block: 1280 and 25.6 passes
+  for (std::uint64_t e = 0; e < kBlocks * 2048 / 1000; ++e)
+    for (std::uint64_t i = 0; i < 1000; ++i) ++seen[o.at(e, i)];
+  for (std::uint64_t r = 0; r < 5100; ++r) {
+    const double passes = static_cast<double>(seen[r]);
+    if (r < 100) {
+      EXPECT_NEAR(passes, 1280, 2) << r;
+    } else {
+      EXPECT_NEAR(passes, 25.6, 1.1) << r;
+    }
+  }
+}
+
+TEST(MixedOrder, IsFrozen) {
+  const std::vector<std::uint64_t> firsts{0, 1000, 1500, 9999};
+  const std::vector<double> weights{0.2, 0.3, 0.5};
+  const Order o = make_mixed(mixed(weights), firsts);
+  std::vector<std::uint64_t> some;
+  for (std::uint64_t i = 0; i < 6; ++i) some.push_back(o.at(3, i * 1111));
+  EXPECT_EQ(some, (std::vector<std::uint64_t>{1472, 1936, 4217, 9795, 5234, 7844}));
+}
+
+TEST(MixedOrder, SharesAndPositionsAreThoseOfOtherOrders) {
+  const std::vector<std::uint64_t> firsts{0, 30, 100};
+  const std::vector<double> weights{3, 1};
+  lmdbio_order whole = mixed(weights);
+  const Order all = make_mixed(whole, firsts);
+  EXPECT_EQ(all.length(), 100u);
+  whole.step = 3, whole.offset = 1, whole.block = 4;
+  const Order share = make_mixed(whole, firsts);
+  std::vector<std::uint64_t> wanted;
+  for (std::uint64_t i = 0; i < 100; ++i)
+    if (i / 4 % 3 == 1) wanted.push_back(all.at(2, i));
+  EXPECT_EQ(sequence(share, 2), wanted);
+  EXPECT_NE(sequence(share, 1), wanted);
+  EXPECT_FALSE(share.repeats());
+  EXPECT_FALSE(all.element_of(0, 5).has_value());
+}
+
+TEST(MixedOrder, NamesWhatIsWrongWithTheWeights) {
+  const std::vector<std::uint64_t> firsts{0, 30, 30, 100};
+  const auto wrong = [&](const std::vector<double>& weights) {
+    const char* text = "";
+    EXPECT_FALSE(Order::make(mixed(weights), 100, &text, nullptr, firsts));
+    return std::string(text);
+  };
+  const std::string count = "weights: there must be one for each database";
+  EXPECT_EQ(wrong({}), count);
+  EXPECT_EQ(wrong({1, 1}), count);
+  EXPECT_EQ(wrong({1, 1, 1}), "weights: must be 0 for a database without records");
+  EXPECT_EQ(wrong({1, 0, -1}), "weights: must be finite and at least 0");
+  EXPECT_EQ(wrong({1, 0, NAN}), "weights: must be finite and at least 0");
+  EXPECT_EQ(wrong({1, 0, INFINITY}), "weights: must be finite and at least 0");
+  EXPECT_EQ(wrong({0, 0, 0}), "weights: their sum must be finite and more than 0");
+  EXPECT_EQ(wrong({1e308, 0, 1e308}), "weights: their sum must be finite and more than 0");
+  EXPECT_EQ(wrong({1, 0, 1e-9}), "weights: one is too small, compared with their sum");
 }
 
 TEST(Order, EndsBeforeAnEpoch) {

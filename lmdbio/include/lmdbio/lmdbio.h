@@ -130,6 +130,13 @@ typedef struct lmdbio_reader_options {
   int no_index_file;    /**< 1: do not look for an index file */
   lmdbio_progress_func* progress; /**< reports on building the index; may be NULL */
   void* progress_context;         /**< passed to `progress` */
+  const MDB_val* exclude; /**< keys of records that the reader leaves out.  Ordinals and the number of records
+                               count only the other records, and a lookup does not find the key.  The keys
+                               need not exist.  Copied.  With MDB_DUPSORT, all values of a key are left out.
+                               Not available with lmdbio/mpi.h */
+  size_t exclude_count;
+  const MDB_val* exclude_prefixes; /**< as `exclude`, for all keys that begin with one of these bytes */
+  size_t exclude_prefix_count;
 } lmdbio_reader_options;
 
 /** Opens the environment at `path` read-only, and opens a reader of its newest snapshot.
@@ -151,6 +158,26 @@ typedef struct lmdbio_reader_options {
  * environment; ENOMEM: a reader or its index does not fit into LMDBIO_MEMORY. */
 LMDBIO_API int lmdbio_reader_open(const char* path, const lmdbio_reader_options* options,
                                   lmdbio_reader** reader);
+/** Opens one reader of several databases.  Its ordinals count the records of the first database first, then
+ * those of the second, and so on.  A lookup of a key finds the first database that has the key.
+ *
+ * This function opens each environment, with MDB_NOLOCK, to count the records, and closes it again.  Files
+ * are opened again when their records are read, and only some dozens stay open.  The reader holds no
+ * snapshot: if a transaction was committed to a database since this function was called, reads of its
+ * records fail with ESTALE.  A batch never contains records of two states of a database.  Records that were
+ * read with lmdbio_order::zero_copy may change afterwards, as with MDB_NOLOCK.  This process may have the
+ * environments open, and may open several readers of one database in this way.
+ *
+ * The indexes are built when records are read, several at a time.  With a progress function, this function
+ * builds all of them.  All databases must have the same page size.
+ *
+ * @param paths    `count` paths, as for lmdbio_reader_open
+ * @param count    number of paths, at least 1
+ * @param options  may be NULL.  They apply to all databases together (`memory`), or to each
+ * @param reader   receives the reader, which the program must close
+ * @return as lmdbio_reader_open; ENOTSUP also if page sizes differ. */
+LMDBIO_API int lmdbio_reader_open_many(const char* const* paths, size_t count,
+                                       const lmdbio_reader_options* options, lmdbio_reader** reader);
 /** Opens a reader of the snapshot that a transaction of the program uses.
  * @param txn      a read transaction, which must not end before the reader is closed
  * @param dbi      a database of its environment
@@ -169,6 +196,14 @@ LMDBIO_API void lmdbio_reader_close(lmdbio_reader* reader);
  * @return 0; EINVAL: an argument is NULL, or this is a forked child that inherited the reader; with
  * lmdbio/mpi.h, the error of lmdbio_mpi_reader_open, the same on all ranks. */
 LMDBIO_API int lmdbio_reader_count(const lmdbio_reader* reader, uint64_t* count);
+
+/** Returns a number for the state of the reader's database: the number of its last transaction.  With several
+ * databases, the number depends on the last transactions of all.  Processes that open the same files at
+ * different times compare it, and the number of records, to make sure that they read the same records.
+ * @param reader  the reader
+ * @param state   receives the number
+ * @return as lmdbio_reader_count. */
+LMDBIO_API int lmdbio_reader_state(const lmdbio_reader* reader, uint64_t* state);
 
 /* ---- batches ------------------------------------------------------------------------------------------- */
 
@@ -231,7 +266,8 @@ typedef enum lmdbio_order_kind {
   LMDBIO_ORDER_WINDOW_SHUFFLE = 2, /**< in order, but shuffled within each `window` records */
   LMDBIO_ORDER_LIST = 3,           /**< list[0], list[1], ...: `length` ordinals */
   LMDBIO_ORDER_KEYS = 4,           /**< keys[0], keys[1], ...: `length` keys */
-  LMDBIO_ORDER_FUNCTION = 5        /**< function(context, epoch, i) for i from 0 to `length` - 1 */
+  LMDBIO_ORDER_FUNCTION = 5,       /**< function(context, epoch, i) for i from 0 to `length` - 1 */
+  LMDBIO_ORDER_MIXED = 6           /**< records of several databases, shuffled, in proportion to `weights` */
 } lmdbio_order_kind;
 
 /** Returns the ordinal of element `i` of an epoch.
@@ -273,12 +309,13 @@ typedef struct lmdbio_order {
   uint64_t batch;       /**< records per batch; 0 means 1 */
   uint64_t offset;      /**< less than step */
   uint64_t step;        /**< 0 means 1 */
-  uint64_t seed;        /**< for LMDBIO_ORDER_SHUFFLE and LMDBIO_ORDER_WINDOW_SHUFFLE */
+  uint64_t seed;        /**< for LMDBIO_ORDER_SHUFFLE, LMDBIO_ORDER_WINDOW_SHUFFLE and LMDBIO_ORDER_MIXED */
   uint64_t window;      /**< records per window, for LMDBIO_ORDER_WINDOW_SHUFFLE; at least 1 */
   const uint64_t* list; /**< copied */
   const MDB_val* keys;  /**< copied, with their bytes */
-  size_t length;        /**< number of elements of `list` or `keys`; with LMDBIO_ORDER_FUNCTION, of elements
-                             per epoch */
+  size_t length;        /**< number of elements of `list` or `keys`; with LMDBIO_ORDER_FUNCTION and
+                             LMDBIO_ORDER_MIXED, of elements per epoch.  With LMDBIO_ORDER_MIXED, 0 means the
+                             number of records */
   uint64_t epoch;       /**< the first epoch to read, less than UINT64_MAX */
   uint64_t position;    /**< number of records of the share that the stream skips in the first epoch; at most
                              the length of the share */
@@ -300,6 +337,12 @@ typedef struct lmdbio_order {
                       into a mapping of the file.  All batches, even copied ones, are then valid only until
                       the reader is closed.  As with LMDB, SIGBUS may end the program if the file is truncated
                       meanwhile.  Batches that ranks read together (lmdbio/mpi.h) are always copied */
+  const double* weights; /**< for LMDBIO_ORDER_MIXED: one weight for each database of lmdbio_reader_open_many,
+                              at least 0; copied.  Each block of consecutive elements has records of the
+                              databases in proportion to the weights (docs/format.md).  When all records of a
+                              database have been read, they are read again in another shuffled order, even
+                              within an epoch.  Not available with lmdbio/mpi.h */
+  size_t weights_count;  /**< number of weights */
 } lmdbio_order;
 
 /** Opens a stream.  Any thread.  With LMDBIO_ORDER_KEYS, this function looks up all keys, and waits for tree

@@ -182,6 +182,21 @@ struct Order : lmdbio_order {
     o.length = elements;
     return o;
   }
+  /// Makes a shuffled order of the records of several databases, in proportion to weights; see
+  /// lmdbio_order::weights.
+  /// @param of_databases   one weight for each database; must stay valid until Reader::stream has copied them
+  /// @param seed_of_all    any number
+  /// @param batch_records  records per batch, at least 1
+  /// @param elements       elements per epoch; 0: the number of records
+  static Order mixed(std::span<const double> of_databases, std::uint64_t seed_of_all,
+                     std::uint64_t batch_records = 1, std::size_t elements = 0) noexcept {
+    Order o = with(LMDBIO_ORDER_MIXED, batch_records);
+    o.weights = of_databases.data();
+    o.weights_count = of_databases.size();
+    o.seed = seed_of_all;
+    o.length = elements;
+    return o;
+  }
   /// Selects the share of a rank: the blocks rank, rank + ranks, rank + 2 ranks, ... of the order.  By
   /// default, a block has `batch` elements, so that rank r of n reads the batches r, r + n, r + 2 n, ... of
   /// the whole order.  Set `batch` before this call.
@@ -297,8 +312,8 @@ class Stream {
   std::unique_ptr<lmdbio_stream, Close> stream_;
 };
 
-/// One snapshot of one database.  Must outlive its streams; its batches may outlive it.  Any number of
-/// threads may use a reader.
+/// One snapshot of one database, or several databases as one.  Must outlive its streams; its batches may
+/// outlive it.  Any number of threads may use a reader.
 class Reader {
  public:
   /// Reports progress; see lmdbio_progress_func.  Returns false to cancel.
@@ -310,6 +325,8 @@ class Reader {
     unsigned flags = 0;      ///< MDB_NOLOCK, MDB_NOSUBDIR
     bool index_file = true;  ///< use the index file, if there is a valid one
     Progress progress;       ///< reports on building the index
+    std::vector<std::string> exclude;           ///< keys of records that are left out; see lmdbio.h
+    std::vector<std::string> exclude_prefixes;  ///< the same, for all keys that begin with one of these
   };
 
   explicit Reader(const std::string& path) : Reader(path, Options()) {}
@@ -319,6 +336,18 @@ class Reader {
   Reader(const std::string& path, const Options& options) {
     open(options, [&path](const lmdbio_reader_options& o, lmdbio_reader** r) {
       return lmdbio_reader_open(path.c_str(), &o, r);
+    });
+  }
+  explicit Reader(const std::vector<std::string>& paths) : Reader(paths, Options()) {}
+  /// Opens one reader of several databases as lmdbio_reader_open_many does.  Throws Error, and exceptions of
+  /// options.progress.
+  /// @param paths    paths, at least one
+  /// @param options  options
+  Reader(const std::vector<std::string>& paths, const Options& options) {
+    std::vector<const char*> names;
+    for (const std::string& p : paths) names.push_back(p.c_str());
+    open(options, [&names](const lmdbio_reader_options& o, lmdbio_reader** r) {
+      return lmdbio_reader_open_many(names.data(), names.size(), &o, r);
     });
   }
   Reader(MDB_txn* txn, MDB_dbi dbi) : Reader(txn, dbi, Options()) {}
@@ -410,6 +439,16 @@ class Reader {
     o.memory = options.memory;
     o.flags = options.flags;
     o.no_index_file = !options.index_file;
+    const auto values = [](const std::vector<std::string>& of) {
+      std::vector<MDB_val> all;
+      for (const std::string& s : of) all.push_back({s.size(), const_cast<char*>(s.data())});
+      return all;
+    };
+    const std::vector<MDB_val> keys = values(options.exclude), prefixes = values(options.exclude_prefixes);
+    o.exclude = keys.data();
+    o.exclude_count = keys.size();
+    o.exclude_prefixes = prefixes.data();
+    o.exclude_prefix_count = prefixes.size();
     if (options.progress) {
       o.progress = Watch::call;
       o.progress_context = &watch;

@@ -6,7 +6,7 @@ from typing import Any, Iterable, Optional, Tuple
 import numpy
 import numpy.typing
 
-_KINDS = {"sequential": 0, "shuffled": 1, "window_shuffled": 2, "list": 3, "keys": 4}
+_KINDS = {"sequential": 0, "shuffled": 1, "window_shuffled": 2, "list": 3, "keys": 4, "mixed": 6}
 _LAST = {"keep": 0, "drop": 1, "pad": 2}
 
 
@@ -31,7 +31,7 @@ def ordinals_of(given: Iterable[int]) -> "numpy.typing.NDArray[numpy.uint64]":
 class Order:
     """The order in which a stream returns records: lmdbio_order of lmdbio.h.
 
-    Make an order by Order.sequential, shuffled, window_shuffled, list or keys.  Each method of an order returns a new order.
+    Make an order by Order.sequential, shuffled, window_shuffled, list, keys or mixed.  Each method of an order returns a new order.
 
     batch: records per batch.  last: what happens to an incomplete last batch of an epoch.  "keep": it has fewer records.
     "drop": it is omitted.  "pad": the first records of the share fill it up.  A stream begins at `epoch` and `position`, and
@@ -54,13 +54,15 @@ class Order:
     across_epochs: bool = False
     _list: bytes = dataclasses.field(default=b"", repr=False)  # ordinals, as 64-bit numbers in the machine's byte order
     _keys: Optional[Tuple[bytes, ...]] = dataclasses.field(default=None, repr=False)
+    weights: Tuple[float, ...] = ()
+    length: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
             raise ValueError(f"order: kind must be one of {', '.join(_KINDS)}, not {self.kind!r}")
         if self.last not in _LAST:
             raise ValueError(f"order: last must be one of {', '.join(_LAST)}, not {self.last!r}")
-        for name in ("batch", "block", "ranks", "epoch", "position", "rank", "seed", "window", "end_epoch"):
+        for name in ("batch", "block", "ranks", "epoch", "position", "rank", "seed", "window", "end_epoch", "length"):
             given = getattr(self, name)
             if given is None and name == "end_epoch":
                 continue
@@ -107,6 +109,17 @@ class Order:
         A record is None if its key does not exist.
         """
         return cls("keys", batch, _keys=tuple(keys), **more)
+
+    @classmethod
+    def mixed(cls, weights: Iterable[float], seed: int = 0, *, batch: int = 1, length: Optional[int] = None, **more: Any) -> "Order":
+        """Returns a shuffled order of the records of several databases, in proportion to `weights`, one for each database.
+
+        length: records per epoch; None: the number of records of the reader.  When all records of a database have been read,
+        they are read again in another shuffled order, even within an epoch.
+        """
+        if length is not None and operator.index(length) < 1:
+            raise ValueError(f"order: length must be at least 1, or None, not {length}")
+        return cls("mixed", batch, seed=seed, weights=tuple(map(float, weights)), length=length or 0, **more)
 
     def share(self, rank: int, ranks: int, *, block: Optional[int] = None) -> "Order":
         """Returns the share of a rank: the blocks rank, rank + ranks, rank + 2 ranks, ... of this order.

@@ -15,7 +15,7 @@ from ._lmdbio import Batch, Reader, Record, _datum
 from ._plan import Plan
 from ._ranks import Ranks
 from ._state import position_in, state_of
-from ._tickets import Samples, ordinals_of
+from ._tickets import Paths, Samples
 
 Fields = Union[Columns, Datums, Flat]
 
@@ -48,11 +48,11 @@ class _Assembling:
         to = 0 if pinned is None else pinned.data_ptr()
         if k < plan.streamed:
             if k == 0 or not self._streams:
-                self._assembler.open(self._samples.order(plan, epoch, k))
+                self._assembler.open(plan.order(epoch, k))
                 self._streams = True
             self._assembler.add(to)
         else:
-            self._assembler.add_ordinals(self._samples.ordinals(plan.samples(epoch, k)), to)
+            self._assembler.add_ordinals(plan.samples(epoch, k), to)
         self._pinned.append(pinned)
 
     def take(self) -> Any:
@@ -167,6 +167,8 @@ class TensorLoader:
             for batch in loader:
                 batch["image"], batch["label"]
 
+    path: one path, or a sequence of paths, whose databases are read as one.
+
     What a record is:
     fields: a NumPy dtype, or a list that numpy.dtype accepts, for values of one size.  A batch is a dict with a tensor of shape
     (batch, ...) for each field, or a tensor if the dtype has no fields.  "caffe.Datum": values are messages of Caffe's
@@ -194,7 +196,7 @@ class TensorLoader:
     makes its own loader.
     """
 
-    def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str] = None, *, fields: Any = None,
+    def __init__(self, path: Paths, database: Optional[str] = None, *, fields: Any = None,
                  decode: Optional[Callable[[Any], Any]] = None, decode_batch: Optional[Callable[[Batch], Any]] = None,
                  collate_fn: Optional[Callable[[List[Any]], Any]] = None, labels: Any = None, label_fields: Any = None,
                  batch_size: int = 1, shuffle: bool = False, window: Optional[int] = None, seed: int = 0, drop_last: bool = False,
@@ -228,12 +230,13 @@ class TensorLoader:
                 raise ValueError("comm has the ranks; rank and ranks must not be given")
             rank, ranks = comm.rank, comm.size
         self._ranks = Ranks(rank, ranks)
-
         excluded = [exclude] if isinstance(exclude, bytes) else [*exclude]
+        if comm is not None and excluded:
+            raise ValueError("ranks that read together (comm) cannot exclude records")
 
         def open_samples(at: Any, name: Optional[str], limit: Optional[int]) -> Samples:
-            reader = Reader(at, name, limit) if comm is None else mpi.Reader(comm, at, name, limit)
-            return Samples(reader, ordinals_of(reader, excluded))
+            reader = Reader(at, name, limit, exclude=excluded) if comm is None else mpi.Reader(comm, at, name, limit)
+            return Samples(reader, lambda: reader)
 
         self._samples = open_samples(path, database, memory)
         count = len(self._samples)

@@ -5,19 +5,18 @@ ticket.  The ticket identifies the batch of the index, and the batch that the sa
 """
 import concurrent.futures
 import dataclasses
-import operator
+import functools
 import os
 import sys
 import threading
 import warnings
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
-import numpy
-import numpy.typing
-
 from ._lmdbio import Batch, Reader, Record, Stream
-from ._order import Order
 from ._plan import Plan
+
+
+Paths = Union[str, "os.PathLike[str]", Sequence[Union[str, "os.PathLike[str]"]]]
 
 
 class Index(int):
@@ -128,63 +127,36 @@ class Indices(Sequence[Any]):
         return repr(list(self.ticket.items()))
 
 
-def ordinals_of(reader: Reader, keys: Sequence[bytes]) -> "numpy.typing.NDArray[numpy.int64]":
-    """Returns the sorted ordinals of the records with these keys.  Ignores keys that do not exist."""
-    found = set()
-    for i in reader.read_keys(keys).ordinals:
-        while i is not None and i not in found:
-            found.add(i)
-            i = i + 1 if i + 1 < len(reader) and reader[i + 1].key == reader[i].key else None  # the key's next value
-    return numpy.array(sorted(found), dtype=numpy.int64)
-
-
 class Samples:
-    """The records of a reader without those with the ordinals `excluded`.  Sample i is the i-th remaining record.  Any thread."""
+    """The records of a reader.  Any thread.
 
-    def __init__(self, reader: Reader, excluded: "numpy.typing.NDArray[numpy.int64]") -> None:
-        self.reader = reader
-        self._before = excluded - numpy.arange(len(excluded))  # for each excluded record, the number of samples before it
+    everything: a function that returns a reader which also finds the keys of excluded records.
+    """
+
+    def __init__(self, reader: Reader, everything: Callable[[], Reader]) -> None:
+        self.reader, self._everything = reader, everything
 
     def __len__(self) -> int:
-        return len(self.reader) - len(self._before)
+        return len(self.reader)
 
     def read(self, items: Iterable[Any]) -> Batch:
         """Returns the records of these samples, or with these keys.  Raises KeyError, IndexError."""
         items = list(items)
         if not any(isinstance(i, bytes) for i in items):
-            return self.reader.read(self.ordinals(items))
+            return self.reader.read(items)
         if not all(isinstance(i, bytes) for i in items):
             raise TypeError("a batch has either ordinals or keys")
-        batch = self.reader.read_keys([bytes(k) for k in items])
+        batch = self._everything().read_keys([bytes(k) for k in items])
         if None in batch.keys:
             raise KeyError(f"{self.reader.path}: no key {bytes(items[batch.keys.index(None)])!r}")
         return batch
 
     def record(self, item: Any) -> Record:
-        if not len(self._before) or isinstance(item, (bytes, str)):
-            return self.reader[item]
-        i = operator.index(item)
-        return self.reader.read(self.ordinals([i + len(self) if i < 0 else i]))[0]
-
-    def order(self, plan: Plan, epoch: int, k: int, parts: int = 1) -> Order:
-        """Returns the order of the batches k, k + parts, k + 2 parts, ... among the first plan.streamed batches."""
-        if not len(self._before):
-            return plan.order(epoch, k, parts)
-        samples = [self.ordinals(plan.samples(epoch, j)) for j in range(k, plan.streamed, parts)]
-        return Order.list(numpy.concatenate(samples), batch=plan.batch)
+        return self._everything()[item] if isinstance(item, bytes) else self.reader[item]
 
     def stream(self, plan: Plan, epoch: int, k: int, parts: int) -> Stream:
-        """Returns a stream of order()."""
-        return self.reader.stream(self.order(plan, epoch, k, parts), bytes_as="mapped")
-
-    def ordinals(self, samples: Any) -> Any:
-        """Returns the ordinals of these samples."""
-        numbers = numpy.asarray(samples)
-        if not len(self._before) or not len(numbers) or numbers.dtype.kind not in "iu":
-            return samples  # the reader raises TypeError if these are not numbers
-        if numbers.max() >= len(self):
-            raise IndexError(f"{self.reader.path}: no sample {numbers.max()}; number of samples: {len(self)}")
-        return numbers + numpy.searchsorted(self._before, numbers, side="right")
+        """Returns a stream of the batches k, k + parts, k + 2 parts, ... among the first plan.streamed batches."""
+        return self.reader.stream(plan.order(epoch, k, parts), bytes_as="mapped")
 
 
 class Fetcher:
@@ -280,17 +252,13 @@ class Opened:
     batches.  bytes_as: see Fetcher.
     """
 
-    def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str], memory: Optional[int],
-                 exclude: Union[bytes, Iterable[bytes]], parts: Callable[[], int], bytes_as: str) -> None:
-        try:
-            self.path = os.path.abspath(os.fspath(path))
-        except TypeError:
-            raise TypeError(f"path must be one path, not {path!r}; torch.utils.data.ConcatDataset joins datasets") from None
+    def __init__(self, path: Paths, database: Optional[str], memory: Optional[int], exclude: Union[bytes, Iterable[bytes]],
+                 parts: Callable[[], int], bytes_as: str) -> None:
+        several = not isinstance(path, (str, bytes, os.PathLike))
+        self.path: Any = [os.path.abspath(os.fspath(p)) for p in path] if several else os.path.abspath(os.fspath(path))  # type: ignore
         self.exclude: List[bytes] = [exclude] if isinstance(exclude, bytes) else [*exclude]
         self.database, self.memory, self.parts, self.bytes_as = database, memory, parts, bytes_as
-        # `state`: the state to read, as its last transaction and its number of records.  `excluded`: the ordinals of `exclude`.
-        self.state: Optional[Tuple[int, int]] = None
-        self.excluded: Any = None
+        self.state: Optional[Tuple[int, int]] = None  # the state to read: that of the reader, and its number of records
         self._own = _Own()
 
     def _here(self) -> "_Own":
@@ -311,17 +279,23 @@ class Opened:
         own = self._here()
         with own.mutex:
             if own.samples is None:
-                reader = Reader(self.path, self.database, self.memory)
-                now = reader._transaction, len(reader)
-                if self.state is None:
-                    self.state, self.excluded = now, ordinals_of(reader, self.exclude)
-                if self.state != now:
-                    raise RuntimeError(
-                        f"{reader.path}: the database was changed: its last transaction is {now[0]}, with {now[1]} records; it was "
-                        f"{self.state[0]}, with {self.state[1]}, when the dataset was made; make a new dataset and loader to read "
-                        "the new state")
-                own.samples = Samples(reader, self.excluded)
+                reader = self._open(self.exclude)
+                everything = functools.lru_cache(maxsize=None)(lambda: self._open(()))
+                own.samples = Samples(reader, everything if self.exclude else lambda: reader)
             return own.samples
+
+    def _open(self, exclude: Sequence[bytes]) -> Reader:
+        reader = Reader(self.path, self.database, self.memory, exclude=exclude)
+        now = reader._state, len(reader)
+        if exclude == self.exclude:
+            self.state = self.state or now
+        assert self.state is not None
+        if self.state[0] != now[0] or (exclude == self.exclude and self.state != now):
+            raise RuntimeError(
+                f"{reader.path}: the database was changed: its last transaction is {now[0]}, with {now[1]} records; it was "
+                f"{self.state[0]}, with {self.state[1]}, when the dataset was made; make a new dataset and loader to read the new "
+                "state")
+        return reader
 
     def __getstate__(self) -> Dict[str, Any]:
         return {**self.__dict__, "_own": None}

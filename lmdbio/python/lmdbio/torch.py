@@ -22,7 +22,7 @@ from ._plan import Plan
 from ._ranks import Ranks, this_worker, worker_count
 from ._state import position_in, state_of
 from ._tensors import Datum, TensorLoader
-from ._tickets import Index, Indices, KeyIndex, Listed, Opened, Planned, warn_if_loaded
+from ._tickets import Index, Indices, KeyIndex, Listed, Opened, Paths, Planned, warn_if_loaded
 
 __all__ = ["BatchSampler", "DataLoader", "Datum", "LmdbDataset", "LmdbIterableDataset", "TensorLoader"]
 
@@ -37,6 +37,7 @@ def _form(decode: Optional[Decode]) -> str:
 class LmdbDataset(torch.utils.data.Dataset[Any]):
     """The records of an LMDB database, by ordinal or key: dataset[7], dataset[b"key"].
 
+    path: as for lmdbio.Reader: one path, or a sequence of paths, whose databases are read as one.
     decode: a function that makes a sample from an lmdbio.Record, whose key and value are memoryviews.  None: a sample is the
     value, as bytes.  exclude: keys of records that are not samples, for example [b"__len__"].  These keys need not exist.
     dataset[i] and len(dataset) ignore their records.
@@ -49,7 +50,7 @@ class LmdbDataset(torch.utils.data.Dataset[Any]):
     once per process.
     """
 
-    def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str] = None, *,
+    def __init__(self, path: Paths, database: Optional[str] = None, *,
                  decode: Optional[Decode] = None, memory: Optional[int] = None, exclude: Union[bytes, Iterable[bytes]] = ()) -> None:
         self.decode = decode
         self._opened = Opened(path, database, memory, exclude, worker_count, _form(decode))
@@ -206,7 +207,7 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
     With another DataLoader, call set_epoch() before each epoch.
     """
 
-    def __init__(self, path: Union[str, "os.PathLike[str]"], database: Optional[str] = None, *,
+    def __init__(self, path: Paths, database: Optional[str] = None, *,
                  decode: Optional[Decode] = None, memory: Optional[int] = None, exclude: Union[bytes, Iterable[bytes]] = (),
                  shuffle: bool = False, window: Optional[int] = None, seed: int = 0, batch_size: Optional[int] = None,
                  drop_last: bool = False, last: Optional[str] = None, rank: Optional[int] = None,
