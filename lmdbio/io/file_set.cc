@@ -111,14 +111,17 @@ std::uint64_t FileSet::recent_length(std::size_t i) noexcept {
   return bytes;
 }
 
-std::optional<double> FileSet::resident(std::uint64_t offset, std::uint64_t bytes) noexcept {
+bool FileSet::is_resident(std::uint64_t offset, std::uint64_t bytes) const noexcept {
   const std::size_t i = at(offset);
-  // In the usual case, no descriptor is needed.
   const Residency* const by = states_[i].residency.load(std::memory_order_acquire);
   const std::byte* const there = mapped(i);
-  if (by != nullptr && there != nullptr && offset - firsts_[i] + bytes <= parts_[i].bytes &&
-      by->is_read(offset - firsts_[i], bytes, there))
-    return 1;
+  return by != nullptr && there != nullptr && offset - firsts_[i] + bytes <= parts_[i].bytes &&
+         by->is_read(offset - firsts_[i], bytes, there);
+}
+
+std::optional<double> FileSet::resident(std::uint64_t offset, std::uint64_t bytes) noexcept {
+  if (is_resident(offset, bytes)) return 1;  // the usual case
+  const std::size_t i = at(offset);
   std::optional<double> share;
   (void)probe(i, [&](Probed& p) noexcept { share = p.residency.share(offset - firsts_[i], bytes); });
   return share;

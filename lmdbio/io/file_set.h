@@ -170,6 +170,9 @@ class FileSet {
   std::uint64_t recent_length(std::size_t i) noexcept;
   /// Returns the resident share of a range of one file, as Residency::share().
   std::optional<double> resident(std::uint64_t offset, std::uint64_t bytes) noexcept;
+  /// Returns true if a range of one file is in the page cache.  Needs no descriptor, and returns false if the
+  /// file was not mapped and probed before, or if this user cannot find out in this way.
+  bool is_resident(std::uint64_t offset, std::uint64_t bytes) const noexcept;
   /// Maps file `i` at `to`, an address inside a reserved range.  Returns false if it cannot be mapped.
   bool map(std::size_t i, std::byte* to) noexcept;
   /// Returns the address at which file `i` is mapped, or nullptr.

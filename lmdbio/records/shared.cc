@@ -103,7 +103,9 @@ void Shared::fault_in(const Extent& extent) noexcept {
       const std::size_t i = files.at(r * kRegion);
       bytes = std::min(bytes, files.first(i) + files.part(i).bytes - r * kRegion);
     }
-    if (resident({r * kRegion, bytes}) != 1.0) continue;
+    if (source.joined != nullptr ? !source.joined->files.is_resident(r * kRegion, bytes)
+                                 : residency.share(r * kRegion, bytes) != 1.0)
+      continue;
     fault_pages_in(map_.data() + r * kRegion, bytes);
     bits.fetch_or(bit, std::memory_order_relaxed);
   }
