@@ -35,14 +35,16 @@ void free_memory(const BufferStore::Memory& m) noexcept { ::operator delete(m.da
 constexpr std::size_t kSlice = std::size_t{1} << 20;
 constexpr std::chrono::milliseconds kSignalInterval{100};
 
-/// Blocks all signals of the calling thread while it exists, so that Python's handlers run in the threads of
-/// the program.
+/// Blocks asynchronous signals of the calling thread while it exists, so that Python's handlers run in the
+/// threads of the program.
 class BlockedSignals {
  public:
   BlockedSignals() noexcept {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
+    sigset_t blocked;
+    sigfillset(&blocked);
+    for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS})
+      sigdelset(&blocked, own);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before_);
   }
   BlockedSignals(const BlockedSignals&) = delete;
   BlockedSignals& operator=(const BlockedSignals&) = delete;
@@ -71,11 +73,13 @@ BufferStore::Memory BufferStore::take(std::size_t bytes) {
       return found;
     }
   }
+  if (bytes > SIZE_MAX / 2) throw std::bad_alloc();
   const std::size_t unit = bytes < kHugePage ? kAlignment : kHugePage;
   const std::size_t size = (std::max<std::size_t>(bytes, 1) + unit - 1) / unit * unit;
   const Memory made{static_cast<std::byte*>(::operator new(size, alignment_of(size))), size};
   if (unit == kHugePage)
-    (void)::madvise(made.data, size, MADV_HUGEPAGE);  // fewer page faults; without huge pages, all still works
+    (void)::madvise(made.data, size,
+                    MADV_HUGEPAGE);  // fewer page faults; without huge pages, all still works
   return made;
 }
 
@@ -217,7 +221,9 @@ void Assembler::work() noexcept {
 
 py::tuple Assembler::next() {
   reader_->check_process();
+  if (busy_) raise_as(PyExc_ValueError, reader_->path + ": another thread is waiting for the next batch");
   bool done = false;
+  busy_ = true;
   {
     WithoutGil waits;
     for (;;) {
@@ -233,14 +239,21 @@ py::tuple Assembler::next() {
       if (raised != 0) break;
     }
   }
+  busy_ = false;
   if (!done) throw py::error_already_set();
-  std::unique_lock lock(mutex_);
-  if (closing_ || jobs_.empty())
-    raise(ECANCELED, reader_->path + (closing_ ? ": the loader was closed" : ": no batch was requested"));
-  Job job = std::move(jobs_.front());
-  jobs_.pop_front();
-  --unread_;
-  lock.unlock();
+  if (closing_) raise(ECANCELED, reader_->path + ": the loader was closed");
+  Job job;
+  bool found = false;
+  {
+    const std::lock_guard lock(mutex_);
+    found = !jobs_.empty();
+    if (found) {
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+      --unread_;
+    }
+  }
+  if (!found) raise_as(PyExc_ValueError, reader_->path + ": no batch was requested");
   if (job.rc != 0) {
     store_->give_back(job.memory);
     raise(job.rc, job.why.empty() ? reader_->path + ": no memory for a batch" : job.why);
@@ -257,6 +270,7 @@ void Assembler::close() noexcept {
     closing_ = true;
     threads.swap(threads_);
   }
+  if (threads.empty()) return;  // another thread closes this object, or has closed it
   wake_threads_.notify_all();
   wake_caller_.notify_all();
   {
@@ -291,10 +305,12 @@ std::unique_ptr<Layout> layout_of(const py::tuple& given) {
 
 /// Returns (channels, height, width, label, encoded, offset of data, bytes of data, bytes of float_data), or
 /// None if the bytes are not a Datum.
-py::object datum(const py::buffer& value) {
-  const py::buffer_info bytes = value.request();
-  const std::span<const std::byte> all(static_cast<const std::byte*>(bytes.ptr),
-                                       static_cast<std::size_t>(bytes.size * bytes.itemsize));
+py::object datum(const py::object& value) {
+  Py_buffer bytes;
+  if (PyObject_GetBuffer(value.ptr(), &bytes, PyBUF_SIMPLE) != 0) throw py::error_already_set();
+  const std::unique_ptr<Py_buffer, decltype(&PyBuffer_Release)> release(&bytes, PyBuffer_Release);
+  const std::span<const std::byte> all(static_cast<const std::byte*>(bytes.buf),
+                                       static_cast<std::size_t>(bytes.len));
   Datum d;
   if (!parse_datum(all, d)) return py::none();
   const std::ptrdiff_t at = d.data.empty() ? 0 : d.data.data() - all.data();

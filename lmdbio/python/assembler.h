@@ -70,8 +70,11 @@ class Assembled {
   const std::size_t used_;
 };
 
-/// Reads batches and copies each of their records once, to its place in a buffer.  Batches are read one after
-/// another.  All threads copy records of the oldest batches.  The caller holds the GIL in all functions.
+/// Reads batches and copies each of their records once, to its place in a buffer.  One thread at a time reads
+/// a batch.  The threads copy the oldest batch that still has records to copy.
+///
+/// The caller holds the GIL in all functions.  The threads never take it.  No other lock is taken while
+/// `mutex_` is held.
 class Assembler {
  public:
   using PythonClass = void;  ///< see made.h
@@ -111,7 +114,7 @@ class Assembler {
     std::byte* to = nullptr;  ///< the buffer; null: `memory`, which read() takes
     BufferStore::Memory memory;
     std::size_t bytes = 0;  ///< of the batch in its buffer
-    OwnedBatch batch;       ///< null before read(), and after all records were copied
+    OwnedBatch batch;       ///< null before read(), and when `done` is set
     std::size_t records = 0;
     std::size_t slice = 1;              ///< number of records that a thread copies at a time
     std::size_t taken = 0, copied = 0;  ///< numbers of records
@@ -126,13 +129,16 @@ class Assembler {
   int read(Job& job, std::string& why) const noexcept;
   /// Copies records first, ..., end - 1 of a job.  Returns an error code and sets `why`.
   int copy(const Job& job, std::size_t first, std::size_t end, std::string& why) const noexcept;
-  /// Stores an error and drops the job's batch.  Under the lock.
+  /// Ends a job: stores `rc`, and drops the job's batch once no thread copies its records.  `rc` is 0 if all
+  /// records were copied.  Call it under the lock.
   void end(Job& job, int rc, std::string why) noexcept;
 
   const std::shared_ptr<Handle> reader_;
   const std::unique_ptr<Layout> layout_;
   const std::shared_ptr<BufferStore> store_;
+  // Guarded by the GIL.
   std::shared_ptr<Stream> stream_;
+  bool busy_ = false;  ///< a thread is in next()
 
   std::mutex mutex_;  ///< guards all members below
   std::condition_variable wake_threads_, wake_caller_;

@@ -19,9 +19,9 @@ class Layout {
   virtual std::size_t bytes(const lmdbio_batch& batch) const noexcept = 0;
   /// Prepares the buffer `out` before any record is copied.
   virtual void begin(const lmdbio_batch& batch, std::byte* out) const noexcept = 0;
-  /// Copies records first, ..., end - 1 of `batch` to their places in `out`, whose first bytes begin() has
-  /// prepared.  Returns an empty text, or the reason why a record does not fit this layout.  Different
-  /// threads may copy different records.  May throw bad_alloc.
+  /// Copies records first, ..., end - 1 of `batch` to their places in `out`, after begin().  Returns an empty
+  /// text, or the reason why a record does not fit this layout.  Different threads may copy different
+  /// records.  May throw bad_alloc.
   virtual std::string copy(const lmdbio_batch& batch, std::size_t first, std::size_t end,
                            std::byte* out) const = 0;
 };
@@ -31,7 +31,7 @@ struct Column {
   std::size_t offset = 0;  ///< in the value, in bytes
   std::size_t bytes = 0;   ///< of each value
   std::size_t array = 0;   ///< offset of the array in the buffer, in bytes
-  std::size_t number = 1;  ///< bytes of a number if its bytes have to be reversed; else 1
+  std::size_t number = 1;  ///< the bytes of each group of this size are reversed
 };
 
 /// All values have `value_bytes` bytes.  Each column becomes an array of its own.  `buffer_bytes`: the size

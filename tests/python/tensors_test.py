@@ -1,9 +1,11 @@
 """lmdbio.torch.TensorLoader: the same records as the datasets, in the same order, whole and copied once; errors; resume."""
+import copy
 import gc
 import os
 import random
 import struct
 import threading
+import weakref
 
 import conftest
 import numpy
@@ -55,7 +57,7 @@ def expected(database, epoch, batch):
 
 
 @pytest.mark.parametrize("threads, prefetch", [(1, 1), (3, 2), (4, 5)])
-@pytest.mark.parametrize("batch", [1, 64, 1000, 1300])
+@pytest.mark.parametrize("batch", [1, 64, 1000, 10**9])
 def test_records_of_one_size(images, batch, threads, prefetch):
     loader = lt.TensorLoader(images.path, fields=IMAGE, batch_size=batch, shuffle=True, seed=SEED, threads=threads, prefetch=prefetch)
     for epoch in range(3):
@@ -77,7 +79,7 @@ def test_dtypes(tmp_path):
     r = random.Random(1)
     records = [(b"%04d" % i, r.randbytes(16) + b"\1" + r.randbytes(31)) for i in range(50)]  # byte 16 is a bool
     database = conftest.Database(tmp_path / "db", records)
-    for fields in ["<f4", ("<i2", (4, 6)), [("a", ">i4", 2), ("b", "<f8"), ("c", "?"), ("d", "V7"), ("e", ">f4", (2, 3))],
+    for fields in ["<f4", ("<i2", (4, 6)), [("z", ">c8", 2), ("y", ">c16"), ("x", "<c16")], [("a", ">i4", 2), ("b", "<f8"), ("c", "?"), ("d", "V7"), ("e", ">f4", (2, 3))],
                    {"names": ["late", "early"], "formats": [">u1", "<i8"], "offsets": [40, 3], "itemsize": 48}]:
         if fields == "<f4":
             fields = ("<f4", 12)
@@ -239,10 +241,112 @@ def test_functions_that_fail(mixed, how):
     assert got == list(range(1000)) and not failures
 
 
+def test_stop_iteration_does_not_end_an_epoch(mixed):
+    def stop(record):
+        return next(iter(())) if record.ordinal == 500 else record.ordinal
+
+    got = []
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        for batch in lt.TensorLoader(mixed.path, decode=stop, batch_size=64):
+            got += batch.tolist()
+    assert got == list(range(448))
+
+
+@pytest.mark.parametrize("source", ["_Assembling", "_Decoding"])
+def test_two_interrupts_at_once(mixed, monkeypatch, source):
+    """An interrupt may come when a batch was taken from one of two sources, and another one while the loader cleans up."""
+    tensors = __import__("lmdbio._tensors", fromlist=["_tensors"])
+    take, close, left = tensors._Assembling.take, tensors._close, []
+
+    def interrupted_take(self):
+        batch = take(self)
+        if left and left.pop() == "take":
+            raise KeyboardInterrupt
+        return batch
+
+    def interrupted_close(prepared):
+        if left and left.pop() == "close":
+            raise KeyboardInterrupt
+        close(prepared)
+
+    more = {"fields": "flat"} if source == "_Assembling" else {"decode": lambda r: r.ordinal}
+    loader = lt.TensorLoader(mixed.path, labels=numpy.arange(1000), batch_size=10, **more)
+    monkeypatch.setattr(tensors._Assembling, "take", interrupted_take)
+    if source == "_Decoding":
+        decoded = tensors._Decoding.take
+        monkeypatch.setattr(tensors._Decoding, "take", lambda self: interrupted_decode(self, decoded, left))
+    monkeypatch.setattr(tensors, "_close", interrupted_close)
+    it, got, interrupts = iter(loader), [], 0
+    while len(got) < 1000:
+        if len(got) == 300 and not interrupts:
+            left[:] = ["close", "take"]
+        try:
+            batch = next(it)
+        except KeyboardInterrupt:
+            interrupts += 1
+            continue
+        labels = batch["label"] if source == "_Assembling" else batch[1]
+        if source == "_Decoding":
+            assert batch[0].tolist() == labels.tolist()
+        else:
+            assert batch["data"][:8].numpy().tobytes() == b"%08d" % labels[0]
+        got += labels.tolist()
+    assert interrupts == 1 and got == list(range(1000))
+
+
+def interrupted_decode(self, take, left):
+    batch = take(self)
+    if left and left.pop() == "take":
+        raise KeyboardInterrupt
+    return batch
+
+
+def test_an_owner_with_its_own_decode_is_collected(mixed):
+    class Owner:
+        def __init__(self):
+            self.loader = lt.TensorLoader(mixed.path, decode=self.decode, batch_size=100)
+
+        def decode(self, record):
+            return record.ordinal
+
+    before, owners = threading.active_count(), []
+    for _ in range(5):
+        owner = Owner()
+        assert len(next(iter(owner.loader))) == 100
+        owners.append(weakref.ref(owner))
+        del owner
+    for _ in range(100):
+        gc.collect()
+        if threading.active_count() <= before and not any(o() for o in owners):
+            break
+        threading.Event().wait(0.1)
+    assert threading.active_count() <= before and not any(o() for o in owners)
+
+
+def test_a_loader_that_its_own_thread_collects(mixed, script):
+    script("""
+import gc, sys, time
+import lmdbio.torch
+def decode(record):
+    if dropped:
+        gc.collect()
+    time.sleep(0.01)
+    return record.ordinal
+dropped = []
+for i in range(5):
+    loader = lmdbio.torch.TensorLoader(sys.argv[1], decode=decode, batch_size=64, threads=3)
+    loader.cycle = loader
+    next(iter(loader))
+    del loader
+    dropped.append(i)
+    time.sleep(0.1)
+""", mixed.path)
+
+
 def test_labels(images, tmp_path):
     labels = numpy.arange(1000) * 3
     order = epoch_order(0)
-    for dtype in (numpy.int64, numpy.float32):
+    for dtype in ("i8", "f4", ">i2"):
         loader = lt.TensorLoader(images.path, fields=("u1", 304), labels=labels.astype(dtype), batch_size=64, shuffle=True, seed=SEED)
         got = list(loader)
         assert torch.cat([label for _, label in got]).tolist() == [3 * i for i in order]
@@ -259,6 +363,10 @@ def test_labels(images, tmp_path):
     assert [list(b[0]) for b in loader] == cut(list(range(1000)), 64)
 
 
+class OneRank:
+    rank, size = 0, 1
+
+
 @pytest.mark.parametrize("arguments, message", [
     ({}, "fields, decode or decode_batch is needed"),
     ({"fields": "jpeg"}, "not 'jpeg'"),
@@ -273,6 +381,8 @@ def test_labels(images, tmp_path):
     ({"fields": IMAGE, "last": "none"}, "last must be"),
     ({"fields": IMAGE, "labels": [1, 2]}, "there are 2 labels, but .* has 1000 samples"),
     ({"fields": IMAGE, "labels": "nowhere"}, "label_fields is needed"),
+    ({"fields": IMAGE, "exclude": [b"a"], "comm": OneRank}, "cannot exclude"),
+    ({"fields": IMAGE, "rank": 0, "ranks": 1, "comm": OneRank}, "must not be given"),
     ({"fields": IMAGE, "label_fields": "<i4"}, "label_fields is for"),
     ({"fields": []}, "no bytes"),
     ({"fields": [("a", "u1", (0, 3)), ("b", "u1")]}, "the field 'a' has no bytes")])
@@ -286,6 +396,16 @@ def test_more_wrong_arguments(images, large, tmp_path):
         lt.TensorLoader(images.path, fields=[("a", [("b", "u1")])])
     with pytest.raises(FileNotFoundError):
         lt.TensorLoader(tmp_path / "none", fields=IMAGE)
+    for wrong in (5, ["a"] * 1000, [None] * 1000, numpy.arange(1000).astype("u2").view("S2")):
+        with pytest.raises(TypeError, match="labels must be an array of numbers"):
+            lt.TensorLoader(images.path, fields=IMAGE, labels=wrong)
+    for what in ("prefetch", "threads"):
+        with pytest.raises(TypeError):
+            lt.TensorLoader(images.path, fields=IMAGE, **{what: 2.5})
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        copy.copy(lt.TensorLoader(images.path, fields=IMAGE))
+    with pytest.raises(BufferError):
+        lmdbio._lmdbio._datum(memoryview(b"abcd")[::2])
     with pytest.raises(ValueError, match="has 640 labels, but .* has 1000 samples"):
         lt.TensorLoader(images.path, fields=IMAGE, labels=large.path, label_fields="u1")
     with pytest.raises(ValueError, match="already has a field 'label'"):
@@ -366,6 +486,9 @@ def test_epochs(images):
     with pytest.raises(RuntimeError, match="a later iteration"):
         next(it)
     loader.set_epoch(5)
+    with pytest.raises(RuntimeError, match="a later iteration"):
+        next(again)
+    assert loader.state_dict()["epoch"] == 5
     assert [values_of(b) for b in loader] == expected(images, 5, 100)
     loader.close()
     assert [values_of(b) for b in loader] == expected(images, 6, 100)
@@ -444,25 +567,27 @@ print(keys)
     assert out.splitlines()[-1] == str(epoch_order(0, 640))
 
 
-def test_a_forked_child(images):
-    loader = lt.TensorLoader(images.path, fields=IMAGE, batch_size=10, threads=3)
+@pytest.mark.parametrize("decodes", [False, True])
+def test_a_forked_child(images, decodes):
+    how = {"decode": lambda r: {"label": 0, "image": torch.zeros(300)}} if decodes else {"fields": IMAGE}
+    loader = lt.TensorLoader(images.path, batch_size=10, threads=3, **how)
     it = iter(loader)
     batch = next(it)
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            same = values_of(batch) == expected_first
+            same = decodes or values_of(batch) == expected_first
             try:
                 next(it)
             except RuntimeError as error:
-                status = 0 if same and "opened by another process" in str(error) else 2
+                status = 0 if same and "made by another process" in str(error) else 2
             del it, loader, batch
             gc.collect()
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert values_of(next(it)) == [v for _, v in images.records[10:20]]
+    assert decodes or values_of(next(it)) == [v for _, v in images.records[10:20]]
 
 
 expected_first = [v for _, v in image_records(1000)[:10]]

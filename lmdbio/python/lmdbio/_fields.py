@@ -51,7 +51,7 @@ class Columns:
         self._columns: List[Tuple[str, int, torch.dtype, Tuple[int, ...]]] = []
         columns, places = [], _Places()
         for name in dtype.names or ("",):
-            whole, offset = (dtype.fields[name][:2] if dtype.fields is not None else (dtype, 0))
+            whole, offset = dtype.fields[name][:2] if dtype.fields and name else (dtype, 0)
             base, shape = whole.subdtype or (whole, ())
             what = f"the field {name!r}" if name else "the value"
             if base.names is not None:
@@ -59,7 +59,8 @@ class Columns:
             if not whole.itemsize:
                 raise ValueError(f"fields: {what} has no bytes")
             at = places.array(whole.itemsize * batch)
-            columns.append((offset, whole.itemsize, at, 1 if base.isnative else base.itemsize))
+            number = base.itemsize // 2 if base.kind == "c" else base.itemsize
+            columns.append((offset, whole.itemsize, at, 1 if base.isnative else number))
             self._columns.append((name, at, _torch_type(base, what), shape))
         self.bytes = places.bytes
         self.layout: Tuple[Any, ...] = ("columns", self.bytes, dtype.itemsize, columns)

@@ -1,6 +1,7 @@
 """The loader whose threads assemble batches, in place of worker processes."""
 import collections
 import concurrent.futures
+import operator
 import os
 import weakref
 from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -11,13 +12,14 @@ import torch.utils.data
 
 from ._arguments import last_of, whole_batch_size
 from ._fields import Columns, Datums, Flat
-from ._lmdbio import Batch, Reader, Record, _datum
+from ._lmdbio import Batch, CancelledError, Reader, Record, _datum
 from ._plan import Plan
 from ._ranks import Ranks
 from ._state import position_in, state_of
 from ._tickets import Paths, Samples
 
 Fields = Union[Columns, Datums, Flat]
+_Functions = Tuple[Optional[Callable[[List[Record]], List[Any]]], Callable[[Any], Any]]
 
 
 class Datum(NamedTuple):
@@ -46,6 +48,7 @@ class _Assembling:
         # PyTorch manages pinned memory: it does not use memory again before copies to the device have ended.
         pinned = torch.empty(self._fields.bytes, dtype=torch.uint8, pin_memory=True) if self._pin and self._fields.bytes else None
         to = 0 if pinned is None else pinned.data_ptr()
+        self._pinned.append(pinned)
         if k < plan.streamed:
             if k == 0 or not self._streams:
                 self._assembler.open(plan.order(epoch, k))
@@ -53,15 +56,12 @@ class _Assembling:
             self._assembler.add(to)
         else:
             self._assembler.add_ordinals(plan.samples(epoch, k), to)
-        self._pinned.append(pinned)
 
     def take(self) -> Any:
         count, memory = self._assembler.next()
         raw = self._pinned.popleft()
         if raw is None:
             raw = torch.from_numpy(numpy.frombuffer(memory, numpy.uint8))
-            if self._pin:
-                raw = raw.pin_memory()
         return self._fields.tensors(raw, count)
 
     def close(self) -> None:
@@ -69,53 +69,72 @@ class _Assembling:
 
 
 class _Decoding:
-    """Batches that functions of the program make, in a pool of threads."""
+    """Batches that functions of the program make, in a pool of threads.
 
-    def __init__(self, samples: Samples, parts: Optional[Callable[[List[Record]], List[Any]]], whole: Callable[[Any], Any],
-                 threads: int) -> None:
-        """parts: makes a list of samples from a part of a batch.  None: the batch itself.  whole: makes a batch from the list."""
-        self._samples, self._parts, self._whole, self._threads = samples, parts, whole, threads
+    functions: a weak reference to a method that returns two functions.  The first one makes a list of samples from a part of a
+    batch; None: there are no samples.  The second one makes a batch of tensors from the list, or from the lmdbio.Batch.  This
+    object must not keep the program's functions alive, since they may refer to the object that owns the loader.
+    """
+
+    def __init__(self, samples: Samples, functions: "weakref.WeakMethod[Callable[[], _Functions]]", threads: int) -> None:
+        self._samples, self._functions, self._threads = samples, functions, threads
         self._pool = concurrent.futures.ThreadPoolExecutor(threads, "lmdbio-decode")
         self._feeder = concurrent.futures.ThreadPoolExecutor(1, "lmdbio-feed")
         self._waiting: Deque["concurrent.futures.Future[concurrent.futures.Future[Any]]"] = collections.deque()
         self._stream: Any = None
+        self._closed = False
 
     def request(self, plan: Plan, epoch: int, k: int) -> None:
-        self._waiting.append(self._feeder.submit(self._feed, plan, epoch, k))
+        functions = self._functions()
+        assert functions is not None
+        self._waiting.append(self._feeder.submit(self._feed, plan, epoch, k, *functions()))
 
-    def _feed(self, plan: Plan, epoch: int, k: int) -> "concurrent.futures.Future[Any]":
+    def _feed(self, plan: Plan, epoch: int, k: int, parts: Optional[Callable[[List[Record]], List[Any]]],
+              whole: Callable[[Any], Any]) -> "concurrent.futures.Future[Any]":
         if k >= plan.streamed:
             batch = self._samples.read(plan.samples(epoch, k))
         else:
             if k == 0 or self._stream is None:
                 self._stream = self._samples.stream(plan, epoch, k, 1)
             batch = next(self._stream)
-        if self._parts is None:
-            return self._pool.submit(self._whole, batch)
+        if parts is None:
+            return self._pool.submit(whole, batch)
         size = -(-len(batch) // (4 * self._threads))
-        parts = [self._pool.submit(self._parts, batch[i:i + size]) for i in range(0, len(batch), size)]
+        made = [self._pool.submit(parts, batch[i:i + size]) for i in range(0, len(batch), size)]
         # The pool starts its tasks in sequence, so that this one waits only for tasks that have begun.
-        return self._pool.submit(lambda: self._whole([sample for part in parts for sample in part.result()]))
+        return self._pool.submit(lambda: whole([sample for part in made for sample in part.result()]))
 
     def take(self) -> Any:
-        return self._waiting.popleft().result().result()
+        try:
+            return self._waiting.popleft().result().result()
+        except BaseException as error:
+            if self._closed:
+                raise CancelledError(f"{self._samples.reader.path}: the loader was closed") from error
+            raise
 
     def close(self) -> None:
-        self._feeder.shutdown(cancel_futures=True)
-        self._pool.shutdown(cancel_futures=True)
+        # Does not wait: a thread of the pool may call this function, when it collects garbage.
+        self._closed = True
+        self._feeder.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
         if self._stream is not None:
             self._stream.close()
 
 
 class _Prepared:
-    """The batches that are prepared for a loader: those from a position on, also beyond the end of the epoch."""
+    """The batches that are prepared for a loader.  They begin at a position of an epoch, and continue into the next epochs."""
 
     def __init__(self, sources: Sequence[Any], plan: Plan, epoch: int, k: int, ahead: int) -> None:
-        self.plan, self.next = plan, (epoch, k)
+        self.plan = plan
+        self.next: Optional[Tuple[int, int]] = (epoch, k)  # the batch that take() returns; None: it is not known
         self._sources, self._ahead = sources, ahead
-        self._requested = self.next
+        self._requested = (epoch, k)
         self._count = 0  # batches that were requested and not yet taken
-        self.fill()
+        try:
+            self.fill()
+        except BaseException:
+            self.close()
+            raise
 
     def _after(self, at: Tuple[int, int]) -> Tuple[int, int]:
         epoch, k = at
@@ -129,9 +148,11 @@ class _Prepared:
             self._count += 1
 
     def take(self) -> List[Any]:
+        assert self.next is not None
+        after, self.next = self._after(self.next), None  # an interrupt may come at any place
         made = [source.take() for source in self._sources]
-        self.next = self._after(self.next)
         self._count -= 1
+        self.next = after
         return made
 
     def close(self) -> None:
@@ -153,7 +174,10 @@ class _Batches:
             raise StopIteration
         if self._turn != self._loader._turn:
             raise RuntimeError("a later iteration over this TensorLoader has begun, or load_state_dict() or close() was called")
-        batch = self._loader._take(self._plan, self._epoch, self._k)
+        try:
+            batch = self._loader._take(self._plan, self._epoch, self._k)
+        except StopIteration as error:  # it must not end the epoch
+            raise RuntimeError("a function of the program raised StopIteration") from error
         self._k += 1
         self._loader._now = (self._epoch, self._k)
         return batch
@@ -178,20 +202,23 @@ class TensorLoader:
     decode: a function that makes a sample from an lmdbio.Record, or with fields="caffe.Datum" from a Datum.  It runs in several
     threads.  collate_fn makes a batch from the list of samples; the default is torch.utils.data.default_collate.
     decode_batch: a function that makes a batch from an lmdbio.Batch.
-    labels: an array with one element per sample, in the order of the database; or the path of another database with as many
-    samples, or a tuple of its path and the name of a named database.  label_fields: the dtype of its values.  In a dict the
-    labels are "label", or the fields of label_fields; otherwise a batch is the tuple (batch, labels).
+    labels: an array with one element per sample, in the order of the database.  Or the path of another database with as many
+    samples, or the tuple of its path and the name of a named database.  label_fields: the dtype of the values in this database.
+    If a batch is a dict, the labels are added to it as "label", or as the fields of label_fields.  Otherwise a batch becomes the
+    tuple (batch, labels).
 
     Order: batch_size, shuffle, window, seed, last, drop_last, rank, ranks, exclude are those of BatchSampler and
-    LmdbIterableDataset, and give the same batches.  rank and ranks: None: those of torch.distributed or MPI, as for DataLoader.
-    comm: an mpi4py communicator, whose ranks read together (lmdbio.mpi).
+    LmdbIterableDataset, and give the same batches.  Without rank and ranks, those of torch.distributed or MPI apply, as for
+    DataLoader.  comm: an mpi4py communicator, whose ranks read one database together (lmdbio.mpi); not with exclude.
 
     threads: number of threads that copy or decode; default: the cores of this process, at most 4.  prefetch: number of batches
-    that are prepared ahead, also beyond the end of an epoch.  memory: see lmdbio.Reader.  Prepared batches do not count in it.
-    pin_memory: True: tensors are in pinned memory.  The default is True if `device` is a CUDA device.  device: tensors are copied
-    to this device, on a stream of their own if it is a CUDA device.
+    that are prepared ahead, also beyond the end of an epoch.  memory: see lmdbio.Reader.  The prepared batches, and up to
+    prefetch + 2 unused buffers, do not count in it.
+    pin_memory: whether tensors are in pinned memory; by default, they are if `device` is a CUDA device.  device: the device to
+    which tensors are copied.  The loader copies to a CUDA device on a stream of its own.  It pins and copies tensors, and the
+    tensors in dicts, lists and tuples.
 
-    If a batch cannot be read or decoded, or a record does not fit `fields`, the iteration raises an exception; the next call
+    If a batch cannot be read or decoded, or a record does not fit `fields`, the iteration raises an exception.  The next call then
     tries the same batch again.  A tensor keeps the memory of its whole batch.  One thread at a time.  After a fork, the child
     makes its own loader.
     """
@@ -212,7 +239,7 @@ class TensorLoader:
             raise ValueError('only one of fields, decode and decode_batch may be given; decode also with fields="caffe.Datum"')
         if collate_fn is not None and decode is None:
             raise ValueError("collate_fn is for the samples of decode")
-        if prefetch < 1 or (threads is not None and threads < 1):
+        if operator.index(prefetch) < 1 or (threads is not None and operator.index(threads) < 1):
             raise ValueError("threads and prefetch must be at least 1")
         if window is not None and (window < 1 or not shuffle):
             raise ValueError("window must be at least 1, and needs shuffle=True")
@@ -222,6 +249,8 @@ class TensorLoader:
         self._ahead = prefetch
         self._device = None if device is None else torch.device(device)
         cuda = self._device is not None and self._device.type == "cuda"
+        if cuda and self._device is not None and self._device.index is None:
+            self._device = torch.device("cuda", torch.cuda.current_device())
         self._pin = cuda if pin_memory is None else pin_memory
         self._copies: Any = torch.cuda.Stream(self._device) if cuda else None
         if comm is not None:
@@ -241,35 +270,37 @@ class TensorLoader:
         self._samples = open_samples(path, database, memory)
         count = len(self._samples)
         self._all = Plan(count, whole_batch_size(batch_size), shuffle, window, seed, last=last_of(last, drop_last))
-        self._labels: Any = None
+        room = min(self._all.batch, max(count, 1))  # records of the largest batch
+        self._labels: Optional[torch.Tensor] = None
         self._label_samples: Optional[Samples] = None
         if isinstance(labels, (str, bytes, os.PathLike, tuple)):
             if label_fields is None:
                 raise ValueError("label_fields is needed: the dtype of the labels in their database")
             at, name = labels if isinstance(labels, tuple) else (labels, None)
             self._label_samples = open_samples(at, name, None)
-            self._label_columns = Columns(label_fields, self._all.batch)
+            self._label_columns = Columns(label_fields, room)
             if len(self._label_samples) != count:
                 raise ValueError(f"{self._label_samples.reader.path} has {len(self._label_samples)} labels, but "
                                  f"{self._samples.reader.path} has {count} samples")
         elif label_fields is not None:
             raise ValueError("label_fields is for labels in a database")
         elif labels is not None:
-            self._labels = numpy.asarray(labels)
+            self._labels = _as_tensor(labels)
             if len(self._labels) != count:
                 raise ValueError(f"there are {len(self._labels)} labels, but {self._samples.reader.path} has {count} samples")
         self._fields: Optional[Fields] = None
         if fields is not None and decode is None and not self._views and count:
             if datum:
-                self._fields = Datums(self._samples.reader.path, self._samples.record(0), self._all.batch)
+                self._fields = Datums(self._samples.reader.path, self._samples.record(0), room)
             else:
-                self._fields = Flat() if isinstance(fields, str) else Columns(fields, self._all.batch)
+                self._fields = Flat() if isinstance(fields, str) else Columns(fields, room)
 
         self._resume: Optional[Tuple[int, int]] = None  # epoch and batch at which the next iteration begins
         self._next_epoch, self._now = 0, (0, 0)
         self._turn = 0  # number of the latest iteration
         self._prepared: List[_Prepared] = []  # at most one
-        self._end = weakref.finalize(self, _close, self._prepared)  # also before the interpreter ends
+        self._end = weakref.finalize(self, _close, self._prepared)  # Python also calls this function at its exit
+        self._pid = os.getpid()
 
     @property
     def samples(self) -> int:
@@ -297,8 +328,9 @@ class TensorLoader:
         return _Batches(self, self._plan(), epoch, first, self._turn)
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch of the next iteration."""
+        """Sets the epoch of the next iteration.  Ends the current one."""
         self._resume = (epoch, 0)
+        self._turn += 1
 
     def state_dict(self) -> Dict[str, Any]:
         """Returns the state from which a loader resumes after the last batch that the program got.  Save it with the model."""
@@ -315,8 +347,11 @@ class TensorLoader:
         self._resume = (epoch, records // plan.batch)
         self._turn += 1
 
+    def __reduce__(self) -> Any:
+        raise TypeError("a TensorLoader cannot be copied or pickled: make one in each process")
+
     def close(self) -> None:
-        """Ends the threads.  Tensors stay valid.  An iteration that follows starts them again."""
+        """Ends the threads and the current iteration.  Tensors stay valid.  The next iteration starts new threads."""
         self._turn += 1
         _close(self._prepared)
 
@@ -325,13 +360,13 @@ class TensorLoader:
         if self._fields is not None:
             sources.append(_Assembling(self._samples, self._fields, self._threads, self._ahead, self._pin))
         else:
-            sources.append(_Decoding(self._samples, *self._functions(), self._threads))
+            sources.append(_Decoding(self._samples, weakref.WeakMethod(self._functions), self._threads))
         if self._label_samples is not None:
             sources.append(_Assembling(self._label_samples, self._label_columns, 1, self._ahead, self._pin))
         return sources
 
-    def _functions(self) -> Tuple[Optional[Callable[[List[Record]], List[Any]]], Callable[[Any], Any]]:
-        """Returns the arguments `parts` and `whole` of _Decoding."""
+    def _functions(self) -> _Functions:
+        """Returns the two functions of _Decoding."""
         if self._views:
             return None, lambda batch: batch.values
         if self._decode_batch is not None:
@@ -346,6 +381,10 @@ class TensorLoader:
         return decode_all, self._collate or torch.utils.data.default_collate
 
     def _take(self, plan: Plan, epoch: int, k: int) -> Any:
+        if self._pid != os.getpid():
+            raise RuntimeError(f"{self._samples.reader.path}: this loader was made by another process; each process makes its own")
+        if not self._end.alive:
+            raise CancelledError(f"{self._samples.reader.path}: the interpreter ends")
         if self._prepared and (self._prepared[0].plan != plan or self._prepared[0].next != (epoch, k)):
             _close(self._prepared)
         if not self._prepared:
@@ -357,11 +396,17 @@ class TensorLoader:
             raise
         try:
             self._prepared[0].fill()
-        except Exception:  # the next call tries the same batch, and raises
+        except BaseException as error:
             _close(self._prepared)
+            if not isinstance(error, Exception):
+                raise
+            # The next call requests the same batch again, and raises the exception.
         if self._labels is not None:
-            made.append(torch.from_numpy(self._labels[plan.samples(epoch, k)]))
-        return self._moved(_joined(made))
+            made.append(self._labels[torch.from_numpy(plan.samples(epoch, k))])
+        batch = _joined(made)
+        if self._pin:
+            batch = _each(batch, lambda t: t if t.is_pinned() else t.pin_memory())
+        return self._moved(batch)
 
     def _moved(self, batch: Any) -> Any:
         if self._device is None:
@@ -383,6 +428,16 @@ def datum_in(record: Record, path: str) -> Datum:
         raise ValueError(f"{path}: record {record.ordinal} (key {bytes(record.key)!r}) is not a Datum")
     channels, height, width, label, encoded, at, size, _ = found
     return Datum(channels, height, width, label, encoded, record.value[at:at + size], record.key, record.ordinal)
+
+
+def _as_tensor(labels: Any) -> torch.Tensor:
+    """Returns the argument `labels` as a tensor.  Raises TypeError."""
+    array = numpy.asarray(labels)
+    try:
+        return torch.from_numpy(numpy.ascontiguousarray(array, array.dtype.newbyteorder("=")) if array.ndim else None)
+    except TypeError:
+        raise TypeError(f"labels must be an array of numbers with one element per sample, or the path of a database, not {array.dtype} "
+                        f"of {array.ndim} dimensions") from None
 
 
 def _close(prepared: List[_Prepared]) -> None:
