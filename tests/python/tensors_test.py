@@ -199,12 +199,13 @@ def test_values_of_any_size(mixed):
 
 
 def test_decode(mixed):
-    def decode(record):
-        seen.add(threading.get_ident())
-        return record.ordinal, len(record.value)
-
     for threads in (1, 3):
         seen = set()
+
+        def decode(record, seen=seen):
+            seen.add(threading.get_ident())
+            return record.ordinal, len(record.value)
+
         loader = lt.TensorLoader(mixed.path, decode=decode, batch_size=64, shuffle=True, seed=SEED, threads=threads)
         for epoch in range(2):
             got = list(loader)
@@ -474,6 +475,19 @@ def test_shares_are_those_of_the_datasets(images, last, ranks, window, exclude):
         loader = lt.TensorLoader(images.path, fields=IMAGE, batch_size=48, **more)
         for _ in range(2):
             assert [values_of(b) for b in loader] == list(other)
+
+
+def test_several_databases(images, tmp_path):
+    more = conftest.Database(tmp_path / "more", [(b"__len__", b"?"), *image_records(333, 9)])
+    paths, records = [images.path, more.path], [*images.records, *more.records[:-1]]
+    assert more.records[-1][0] == b"__len__"
+    order = [records[i][1] for i in lmdbio.shuffled(SEED, 0, 1333, 0, 1333).tolist()]
+    for fields in (IMAGE, "views"):
+        loader = lt.TensorLoader(paths, fields=fields, batch_size=64, shuffle=True, seed=SEED, exclude=b"__len__")
+        got = [values_of(b) if fields is IMAGE else [bytes(v) for v in b] for b in loader]
+        assert got == cut(order, 64)
+    data = lt.LmdbIterableDataset(paths, shuffle=True, seed=SEED, exclude=b"__len__")
+    assert list(lt.DataLoader(data, batch_size=64, collate_fn=list)) == cut(order, 64)
 
 
 def test_epochs(images):

@@ -280,8 +280,8 @@ class Opened:
         with own.mutex:
             if own.samples is None:
                 reader = self._open(self.exclude)
-                everything = functools.lru_cache(maxsize=None)(lambda: self._open(()))
-                own.samples = Samples(reader, everything if self.exclude else lambda: reader)
+                everything: Callable[[], Reader] = functools.lru_cache(maxsize=None)(lambda: self._open(()))
+                own.samples = Samples(reader, everything if self.exclude else (lambda: reader))
             return own.samples
 
     def _open(self, exclude: Sequence[bytes]) -> Reader:
