@@ -138,6 +138,17 @@ for last in ("pad", "keep", "drop"):
         assert len(a) == len(b) > 0
         assert all(x["data"].equal(y["data"]) and x["offsets"].equal(y["offsets"]) for x, y in zip(a, b))
     together.close()
+    arguments = {"shuffle": True, "seed": 7, "last": last}
+    alone = lmdbio.torch.LmdbIterableDataset(sys.argv[1], rank=comm.rank, ranks=ranks, **arguments)
+    together = lmdbio.torch.LmdbIterableDataset(sys.argv[1], comm=comm, **arguments)
+    alone, together = (lmdbio.torch.DataLoader(d, batch_size=10, collate_fn=list) for d in (alone, together))
+    for epoch in range(3):
+        assert list(alone) == list(together)
+    try:
+        next(iter(lmdbio.torch.DataLoader(together.dataset, batch_size=10, num_workers=1)))
+        assert False
+    except RuntimeError as error:
+        assert "use num_workers=0" in str(error), error
 comm.Barrier()
 print("same" * (comm.rank == 0), end="")
 """

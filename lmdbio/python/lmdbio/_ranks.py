@@ -24,9 +24,13 @@ class Ranks:
     cannot determine which of them does so, and requires that the program gives the share.
     """
 
-    def __init__(self, rank: Optional[int], ranks: Optional[int]) -> None:
+    def __init__(self, rank: Optional[int], ranks: Optional[int], comm: Any = None) -> None:
         if (rank is None) != (ranks is None):
             raise ValueError("rank and ranks must be given together")
+        if comm is not None:
+            if rank is not None:
+                raise ValueError("comm has the ranks; rank and ranks must not be given")
+            rank, ranks = comm.rank, comm.size
         self._given = None if rank is None or ranks is None else (rank, ranks)
         self._of_loader: Optional[Tuple[int, int]] = None
 

@@ -12,11 +12,11 @@ import torch.utils.data
 
 from ._arguments import last_of, whole_batch_size
 from ._fields import Columns, Datums, Flat
-from ._lmdbio import Batch, CancelledError, Reader, Record, _datum
+from ._lmdbio import Batch, CancelledError, Record, _datum
 from ._plan import Plan
 from ._ranks import Ranks
 from ._state import position_in, state_of
-from ._tickets import Paths, Samples
+from ._tickets import Paths, Samples, open_reader
 
 Fields = Union[Columns, Datums, Flat]
 _Functions = Tuple[Optional[Callable[[List[Record]], List[Any]]], Callable[[Any], Any]]
@@ -253,18 +253,11 @@ class TensorLoader:
             self._device = torch.device("cuda", torch.cuda.current_device())
         self._pin = cuda if pin_memory is None else pin_memory
         self._copies: Any = torch.cuda.Stream(self._device) if cuda else None
-        if comm is not None:
-            from . import mpi
-            if rank is not None or ranks is not None:
-                raise ValueError("comm has the ranks; rank and ranks must not be given")
-            rank, ranks = comm.rank, comm.size
-        self._ranks = Ranks(rank, ranks)
+        self._ranks = Ranks(rank, ranks, comm)
         excluded = [exclude] if isinstance(exclude, bytes) else [*exclude]
-        if comm is not None and excluded:
-            raise ValueError("ranks that read together (comm) cannot exclude records")
 
         def open_samples(at: Any, name: Optional[str], limit: Optional[int]) -> Samples:
-            reader = Reader(at, name, limit, exclude=excluded) if comm is None else mpi.Reader(comm, at, name, limit)
+            reader = open_reader(at, name, limit, excluded, comm)
             return Samples(reader, lambda: reader)
 
         self._samples = open_samples(path, database, memory)

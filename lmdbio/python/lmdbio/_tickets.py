@@ -127,6 +127,17 @@ class Indices(Sequence[Any]):
         return repr(list(self.ticket.items()))
 
 
+def open_reader(path: Any, database: Optional[str], memory: Optional[int], exclude: Sequence[bytes], comm: Any) -> Reader:
+    """Opens a reader, or together with the other ranks of an mpi4py communicator."""
+    if comm is None:
+        return Reader(path, database, memory, exclude=exclude)
+    if exclude:
+        raise ValueError("ranks that read together (comm) cannot exclude records")
+    from . import mpi
+
+    return mpi.Reader(comm, path, database, memory)
+
+
 class Samples:
     """The records of a reader.  Any thread.
 
@@ -249,15 +260,16 @@ class Opened:
     """A reader that each process opens for itself, when the process first needs it.  Can be pickled.  Any thread.
 
     All processes read the same state of the database.  parts: a function that returns the number of processes that share the
-    batches.  bytes_as: see Fetcher.
+    batches.  bytes_as: see Fetcher.  comm: an mpi4py communicator whose ranks read together, or None.
     """
 
     def __init__(self, path: Paths, database: Optional[str], memory: Optional[int], exclude: Union[bytes, Iterable[bytes]],
-                 parts: Callable[[], int], bytes_as: str) -> None:
+                 parts: Callable[[], int], bytes_as: str, comm: Any = None) -> None:
         several = not isinstance(path, (str, bytes, os.PathLike))
         self.path: Any = [os.path.abspath(os.fspath(p)) for p in path] if several else os.path.abspath(os.fspath(path))  # type: ignore
         self.exclude: List[bytes] = [exclude] if isinstance(exclude, bytes) else [*exclude]
         self.database, self.memory, self.parts, self.bytes_as = database, memory, parts, bytes_as
+        self.comm, self._maker = comm, os.getpid()
         self.state: Optional[Tuple[int, int]] = None  # the state to read: that of the reader, and its number of records
         self._own = _Own()
 
@@ -285,7 +297,9 @@ class Opened:
             return own.samples
 
     def _open(self, exclude: Sequence[bytes]) -> Reader:
-        reader = Reader(self.path, self.database, self.memory, exclude=exclude)
+        if self.comm is not None and self._maker != os.getpid():
+            raise RuntimeError(f"{self.path}: workers cannot take part if ranks read together (comm): use num_workers=0")
+        reader = open_reader(self.path, self.database, self.memory, exclude, self.comm)
         now = reader._state, len(reader)
         if exclude == self.exclude:
             self.state = self.state or now
@@ -298,6 +312,8 @@ class Opened:
         return reader
 
     def __getstate__(self) -> Dict[str, Any]:
+        if self.comm is not None:
+            raise TypeError(f"{self.path}: a dataset of ranks that read together (comm) cannot be pickled; use num_workers=0")
         return {**self.__dict__, "_own": None}
 
     def __setstate__(self, state: Dict[str, Any]) -> None:

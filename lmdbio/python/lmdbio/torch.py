@@ -200,8 +200,9 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
 
     The workers of a DataLoader divide the order by batches, so that the batches are the same with any number of workers.
     batch_size: must be that of the DataLoader; lmdbio.torch.DataLoader sets it.  window: shuffles only within this number of
-    neighbouring records, so that reads are nearly in file order.  The other arguments are those of LmdbDataset and
-    BatchSampler.
+    neighbouring records, so that reads are nearly in file order.  comm: an mpi4py communicator, whose ranks read one database
+    together (lmdbio.mpi); all ranks make the same iterations, without workers.  The other arguments are those of LmdbDataset
+    and BatchSampler.
 
     Without workers, the next epoch follows each complete iteration.  With workers, lmdbio.torch.DataLoader counts the epochs.
     With another DataLoader, call set_epoch() before each epoch.
@@ -211,12 +212,12 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
                  decode: Optional[Decode] = None, memory: Optional[int] = None, exclude: Union[bytes, Iterable[bytes]] = (),
                  shuffle: bool = False, window: Optional[int] = None, seed: int = 0, batch_size: Optional[int] = None,
                  drop_last: bool = False, last: Optional[str] = None, rank: Optional[int] = None,
-                 ranks: Optional[int] = None) -> None:
+                 ranks: Optional[int] = None, comm: Any = None) -> None:
         if window is not None and (window < 1 or not shuffle):
             raise ValueError("window must be at least 1, and needs shuffle=True")
         self.decode, self.shuffle, self.window, self.seed = decode, shuffle, window, seed
-        self.batch_size, self.last, self._ranks = batch_size, last_of(last, drop_last), Ranks(rank, ranks)
-        self._opened = Opened(path, database, memory, exclude, worker_count, _form(decode))
+        self.batch_size, self.last, self._ranks = batch_size, last_of(last, drop_last), Ranks(rank, ranks, comm)
+        self._opened = Opened(path, database, memory, exclude, worker_count, _form(decode), comm)
         self._opened.samples()
         # Epoch and number of records at which an iteration begins.  `_begin` is for a worker that is started for the
         # iteration.  `_shared_begin`, in shared memory, is for a worker that already exists.
