@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch", reason="no python3-torch")
 
 import lmdbio  # noqa: E402
 import lmdbio.torch as lt  # noqa: E402
+from lmdbio import _tensors as tensors  # noqa: E402
 
 SEED = 7
 IMAGE = [("label", "<i4"), ("image", "u1", (3, 10, 10))]
@@ -255,9 +256,9 @@ def test_stop_iteration_does_not_end_an_epoch(mixed):
 
 @pytest.mark.parametrize("source", ["_Assembling", "_Decoding"])
 def test_two_interrupts_at_once(mixed, monkeypatch, source):
-    """An interrupt may come when a batch was taken from one of two sources, and another one while the loader cleans up."""
-    tensors = __import__("lmdbio._tensors", fromlist=["_tensors"])
-    take, close, left = tensors._Assembling.take, tensors._close, []
+    """An interrupt may come right after a batch was taken, and another one when the loader begins to clean up."""
+    kind = getattr(tensors, source)
+    take, close, left = kind.take, tensors._close, []
 
     def interrupted_take(self):
         batch = take(self)
@@ -272,10 +273,7 @@ def test_two_interrupts_at_once(mixed, monkeypatch, source):
 
     more = {"fields": "flat"} if source == "_Assembling" else {"decode": lambda r: r.ordinal}
     loader = lt.TensorLoader(mixed.path, labels=numpy.arange(1000), batch_size=10, **more)
-    monkeypatch.setattr(tensors._Assembling, "take", interrupted_take)
-    if source == "_Decoding":
-        decoded = tensors._Decoding.take
-        monkeypatch.setattr(tensors._Decoding, "take", lambda self: interrupted_decode(self, decoded, left))
+    monkeypatch.setattr(kind, "take", interrupted_take)
     monkeypatch.setattr(tensors, "_close", interrupted_close)
     it, got, interrupts = iter(loader), [], 0
     while len(got) < 1000:
@@ -293,13 +291,6 @@ def test_two_interrupts_at_once(mixed, monkeypatch, source):
             assert batch["data"][:8].numpy().tobytes() == b"%08d" % labels[0]
         got += labels.tolist()
     assert interrupts == 1 and got == list(range(1000))
-
-
-def interrupted_decode(self, take, left):
-    batch = take(self)
-    if left and left.pop() == "take":
-        raise KeyboardInterrupt
-    return batch
 
 
 def test_an_owner_with_its_own_decode_is_collected(mixed):
