@@ -8,6 +8,7 @@
 #include "compat/handle.h"
 #include "compat/stats.h"
 #include "compat/stock.h"
+#include "lmdbio/cache/image.h"
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/io/private_table.h"
 #include "lmdbio/node/counter_board.h"
@@ -17,6 +18,9 @@
 namespace lmdbio::compat {
 
 namespace {
+
+/// How long the end of a program waits for the cache on local disk, in ns.
+constexpr std::int64_t kFlushNs = 200'000'000;
 
 constinit std::atomic<bool> registered{false};
 constinit window::Prefetcher* prefetcher = nullptr;  ///< as of the fork; guarded by the other locks
@@ -28,6 +32,7 @@ void before_fork() {
   lock_handles();
   lock_stock();
   window::lock_shared_windows();
+  cache::lock_images();
   OpenFile::lock_registry();
   node::Table::lock_registry();
   window::Prefetcher::lock_creation();
@@ -39,6 +44,7 @@ void unlock_others() {
   window::Prefetcher::unlock_creation();
   node::Table::unlock_registry();
   OpenFile::unlock_registry();
+  cache::unlock_images();
   window::unlock_shared_windows();
   unlock_stock();
   unlock_handles();
@@ -77,6 +83,7 @@ void after_fork_in_child() {
 // Leaves the tables here, because most programs close no environment.
 [[gnu::destructor]] void ends() noexcept {
   node::Table::leave_all();
+  cache::Image::flush_all(kFlushNs);
   stats_ends();
 }
 

@@ -17,6 +17,8 @@
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/in_parallel.h"
 #include "lmdbio/base/memory_facts.h"
+#include "lmdbio/cache/image.h"
+#include "lmdbio/gather/cached_engine.h"
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/records/joined_locations.h"
 #include "lmdbio/records/open_locations.h"
@@ -281,6 +283,9 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   source.key_order = env.engine->dbx(dbi).key_order;
   source.dup_order = env.engine->dbx(dbi).dup_order;
 
+  const std::shared_ptr<cache::Image> image = cache::Image::get(source.file, name.c_str(), source.txnid);
+  if (image != nullptr) source.make_engine = gather::cached_engines(image, true);
+
   ReadFacts facts;
   facts.setting = config().io;
   facts.file_bytes =
@@ -310,6 +315,12 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   std::vector<records::Excluded> excluded;
   if (const Status st = find_excluded(t, dbi, options, name, excluded, why); !st.ok()) return st;
   if (const Status st = records::open_locations(source, request, locations, loaded, why); !st.ok()) return st;
+  if (std::shared_ptr<const OpenFile> whole = image != nullptr ? image->whole_file() : nullptr;
+      whole != nullptr) {
+    source.file = std::move(whole);
+    source.programs_fd = -1;
+    source.make_engine = {};
+  }
   if (!excluded.empty()) {
     std::vector<records::JoinedLocations::Part> parts(1);
     parts[0] = {name, locations->records(), std::move(excluded), 0, std::move(locations)};

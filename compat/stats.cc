@@ -109,7 +109,7 @@ std::optional<stats::IoReport> io_report(const EnvHandle& env) {
   out.read_path = name_of(file->path());
   out.reason = file->decision.reason;
   out.engine = file->engine.load(std::memory_order_relaxed);
-  out.residency = file->residency.how();
+  out.residency = file->residency().how();
   out.chunk_bytes = file->chunk_bytes;
   out.memory_limit = window::Prefetcher::existing()->memory().limit();
   out.stats = env.engine->file().stats(*file);

@@ -97,16 +97,18 @@ const Residency* EnvironmentFile::residency() noexcept {
 std::optional<double> EnvironmentFile::cached_share(std::uint64_t offset, std::uint64_t bytes,
                                                     const window::WindowView& view) noexcept {
   const std::byte* const mapped = facts_.unmapped ? nullptr : view.base();
+  if (const auto file = existing_window_file(); file != nullptr && file->is_image())
+    return file->residency().share(offset, bytes, mapped);
   if (const Residency* const r = residency(); r != nullptr && !r->samples())
     if (const std::optional<double> share = r->share(offset, bytes, mapped); share) return share;
   const std::shared_ptr<window::WindowFile> file = window_file(view.pages());
-  return file != nullptr ? file->residency.share(offset, bytes, mapped) : std::nullopt;
+  return file != nullptr ? file->residency().share(offset, bytes, mapped) : std::nullopt;
 }
 
 std::optional<std::int64_t> EnvironmentFile::time_read(std::uint64_t offset,
                                                        const window::WindowView& view) noexcept {
   const std::shared_ptr<window::WindowFile> file = window_file(view.pages());
-  return file != nullptr ? time_byte(file->buffered, offset) : std::nullopt;
+  return file != nullptr ? time_byte(file->buffered(), offset) : std::nullopt;
 }
 
 }  // namespace lmdbio::ahead

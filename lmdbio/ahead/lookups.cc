@@ -269,7 +269,8 @@ bool Lookups::bring(const window::WindowView& view, std::uint64_t at, std::uint6
 }
 
 Status Lookups::read_exactly(std::uint64_t at, std::uint64_t bytes) noexcept {
-  const Status st = needs_.bring(file_->file, file_->name.c_str(), env_->fd(), at, bytes);
+  const Status st =
+      needs_.bring(file_->file(), file_->name.c_str(), file_->is_image() ? -1 : env_->fd(), at, bytes);
   file_->stats.add_reads(needs_.take_counts());
   return st;
 }
@@ -277,7 +278,7 @@ Status Lookups::read_exactly(std::uint64_t at, std::uint64_t bytes) noexcept {
 bool Lookups::open_file(const window::WindowView& view) noexcept {
   if (file_ != nullptr) return true;
   file_ = env_->window_file(view.pages());
-  if (file_ != nullptr && file_->file->exact() != nullptr) return true;
+  if (file_ != nullptr && file_->file()->exact() != nullptr) return true;
   file_.reset();
   off_ = true;
   return false;

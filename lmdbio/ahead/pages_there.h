@@ -22,10 +22,10 @@ class PagesThere final : public PageSource {
       if (tries_ == 0 || !file_.has_page_cache()) return false;
       --tries_;
       if (window::Prefetcher::existing()->is_reading(file_, {at, view_.page_size()})) return false;
-      if (file_.residency.share(at, view_.page_size(), view_.base()).value_or(0) < 1) return false;
+      if (file_.residency().share(at, view_.page_size(), view_.base()).value_or(0) < 1) return false;
       // After a failed read, a page in the page cache may lack its bytes.  read(2) reports this as an
       // error.
-      if (file_.read_failed.load(std::memory_order_relaxed) && !time_byte(file_.buffered, at)) return false;
+      if (file_.read_failed.load(std::memory_order_relaxed) && !time_byte(file_.buffered(), at)) return false;
     }
     const std::byte* const bytes = view_.at(format::Pgno{page});
     return bytes != nullptr && format::PageView::open(bytes, view_.page_size(), format::Pgno{page}, out);

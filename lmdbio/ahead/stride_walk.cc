@@ -40,7 +40,7 @@ ReadFacts facts_of(const window::WindowFile& file) noexcept {
   facts.setting = config().io;
   facts.can_map = file.has_page_cache();
   facts.memory_limit = Prefetcher::existing()->memory().limit();
-  facts.residency_is_known = *file.residency.how() != '\0';  // plans must know which leaf pages are there
+  facts.residency_is_known = *file.residency().how() != '\0';  // plans must know which leaf pages are there
   return facts;
 }
 
@@ -229,7 +229,7 @@ Status StrideWalk::fetch(WalkPlace place, std::uint64_t number, const PageRun* f
       continue;  // damaged: the walk itself reports it
     const Extent e = extent_of(r);
     if (is_resident(e.offset, e.bytes) || (waits && e == extents_.front())) continue;
-    if (looks && file.residency.share(e.offset, e.bytes, view.base()) == 1.0) continue;
+    if (looks && file.residency().share(e.offset, e.bytes, view.base()) == 1.0) continue;
     extents_.push_back(e);
   }
   if (extents_.empty()) return {};

@@ -78,34 +78,56 @@ bool parse_node(Config& c, const char* value) {
   return parse_name(value, kNames, c.node);
 }
 
+/// Parses a number of bytes with an optional suffix K, M, G or T.  Returns false if it is not one or is above
+/// 1P.
+bool parse_bytes(std::string_view v, std::uint64_t& bytes) {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 50;
+  constexpr std::string_view kSuffixes = "KMGT";
+  std::uint64_t n = 0;
+  const auto [end, error] = std::from_chars(v.data(), v.data() + v.size(), n);
+  const std::string_view suffix(end, static_cast<std::size_t>(v.data() + v.size() - end));
+  if (error != std::errc() || suffix.size() > 1) return false;
+  unsigned shift = 0;
+  if (suffix.size() == 1) {
+    const std::size_t power = kSuffixes.find(suffix[0]);
+    if (power == std::string_view::npos) return false;
+    shift = 10 * (static_cast<unsigned>(power) + 1);
+  }
+  if (n > kMost >> shift) return false;
+  bytes = n << shift;
+  return true;
+}
+
 bool parse_memory(Config& c, const char* value) {
-  constexpr std::uint64_t kLeast = std::uint64_t{8} << 20, kMost = std::uint64_t{1} << 50;
+  constexpr std::uint64_t kLeast = std::uint64_t{8} << 20;
   constexpr unsigned kMostPercent = 90;
   const std::string_view v = value;
   std::uint64_t n = 0;
-  const auto [end, error] = std::from_chars(v.data(), v.data() + v.size(), n);
-  if (error != std::errc()) return false;
-  const std::string_view suffix(end, static_cast<std::size_t>(v.data() + v.size() - end));
-  if (suffix == "%") {
-    if (n < 1 || n > kMostPercent) return false;
-    c.memory_bytes = 0;
-    c.memory_percent = static_cast<unsigned>(n);
-    c.memory_is_agreed = false;
-    return true;
+  unsigned percent = 0;
+  if (v.ends_with('%')) {
+    const auto [end, error] = std::from_chars(v.data(), v.data() + v.size() - 1, percent);
+    if (error != std::errc() || end != v.data() + v.size() - 1) return false;
+    if (percent < 1 || percent > kMostPercent) return false;
+  } else if (!parse_bytes(v, n) || (n != 0 && n < kLeast)) {
+    return false;
   }
-  constexpr std::string_view kSuffixes = "KMGT";
-  if (suffix.size() > 1) return false;
-  if (suffix.size() == 1) {
-    const std::size_t power = kSuffixes.find(suffix[0]);
-    if (power == std::string_view::npos || n > kMost) return false;
-    const unsigned shift = 10 * (static_cast<unsigned>(power) + 1);
-    if (n > kMost >> shift) return false;
-    n <<= shift;
-  }
-  if (n != 0 && (n < kLeast || n > kMost)) return false;
   c.memory_bytes = n;
-  c.memory_percent = 0;
+  c.memory_percent = percent;
   c.memory_is_agreed = false;
+  return true;
+}
+
+bool parse_cache_dir(Config& c, const char* value) {
+  if (std::strlen(value) >= PATH_MAX) return false;
+  c.cache_dir = value;
+  return true;
+}
+
+bool parse_cache_size(Config& c, const char* value) {
+  constexpr std::uint64_t kLeast = std::uint64_t{16} << 20;
+  std::uint64_t n = 0;
+  if (!parse_bytes(value, n) || n < kLeast) return false;
+  c.cache_bytes = n;
   return true;
 }
 
@@ -194,6 +216,14 @@ constexpr ConfigEntry kTable[] = {
      parse_mpi},
     {"LMDBIO_STALL_SECONDS", "0 to 3600", "30",
      "Log one warning when a read takes longer than this many seconds. 0: no warning.", parse_stall_seconds},
+    {"LMDBIO_CACHE_DIR", "path of a directory", "",
+     "Directory on local disk, for a cache of databases that survives the job. LMDBIO makes a directory "
+     "lmdbio-UID in it. Not set: no cache.",
+     parse_cache_dir},
+    {"LMDBIO_CACHE_SIZE", "16M to 1P (K, M, G, T)", "",
+     "Upper limit on the disk space of the cache. Not set: half of the free space. In any case at least 10%, "
+     "or 5 GiB, of the file system stay free.",
+     parse_cache_size},
     {"LMDBIO_INDEX_DIR", "path of a directory", "",
      "Directory for record indexes (lmdbio index). Not set: next to each database.", parse_index_dir},
     {"LMDBIO_LOG", "error, warn, info, debug", "warn",

@@ -35,8 +35,10 @@ struct Config {
   }
   NodeMode node = NodeMode::automatic;
   bool mpi = false;
-  unsigned stall_seconds = 30;  // 0: no warning
-  std::string index_dir;        // for record indexes; if empty, next to each database
+  unsigned stall_seconds = 30;    // 0: no warning
+  std::string cache_dir;          // of the cache on local disk; if empty, there is none
+  std::uint64_t cache_bytes = 0;  // 0: half of the free space
+  std::string index_dir;          // for record indexes; if empty, next to each database
   std::string
       stats;  // empty: none; "1": standard error; else a path template with %p (pid), %h (host), %% (%)
 };

@@ -14,7 +14,7 @@ std::optional<std::array<std::uint64_t, 2>> content_state(const File& file, std:
                                                           std::uint64_t more) noexcept {
   constexpr std::size_t kMost = 256;  // bytes of each page; a meta page uses 152
   struct {
-    std::uint64_t dev, ino, size, changed_s, changed_ns, modified_s, modified_ns, more;
+    std::uint64_t ino, size, changed_s, changed_ns, modified_s, modified_ns, more;
     unsigned char heads[2][kMost];
   } facts{};
   bool known = false;
@@ -22,7 +22,6 @@ std::optional<std::array<std::uint64_t, 2>> content_state(const File& file, std:
   (void)file.with_fd([&](int fd) noexcept {
     struct stat st;
     if (::fstat(fd, &st) != 0) return;
-    facts.dev = st.st_dev;
     facts.ino = st.st_ino;
     facts.size = static_cast<std::uint64_t>(st.st_size);
     facts.changed_s = static_cast<std::uint64_t>(st.st_ctim.tv_sec);

@@ -37,6 +37,42 @@ ssize_t read_at(int fd, MutableBytes dst, std::uint64_t offset) noexcept {
 #endif
 }
 
+/// Calls pread(2).
+class FileReader final : public RangeReader {
+ public:
+  explicit FileReader(const File& file) noexcept : fd_(file.fd()), direct_(file.direct()) {}
+  long fill(std::uint64_t offset, MutableBytes to) noexcept override {
+    if (!direct_ && to.size() >= kWorthAsking) ask_for(offset, to);
+    const ssize_t n = read_at(fd_, to, offset);
+    return n < 0 ? -static_cast<long>(errno) : static_cast<long>(n);
+  }
+  unsigned threads() const noexcept override { return ThreadsEngine::kMostThreads; }
+
+ private:
+  void ask_for(std::uint64_t offset, MutableBytes to) noexcept;
+
+  const int fd_;
+  const bool direct_;
+  std::atomic<std::uint64_t> readahead_{kNotKnown};  ///< of the kernel, in bytes
+};
+
+// Requests the whole range at once, and waits only for the last page of each request.  A plain buffered read
+// requests read_ahead_kb at a time from storage, one request after the other, and wakes its thread for each
+// page that comes.  The read that follows copies all pages, and reports errors.
+void FileReader::ask_for(std::uint64_t offset, MutableBytes to) noexcept {
+  std::uint64_t step = readahead_.load(std::memory_order_relaxed);
+  if (step == kNotKnown) readahead_.store(step = kernel_readahead(fd_), std::memory_order_relaxed);
+  if (step == 0) return;  // no read-ahead: the kernel would request nothing in advance
+  const std::uint64_t end = offset + to.size();
+  for (std::uint64_t at = offset; at < end; at += step)
+    (void)::posix_fadvise(fd_, static_cast<off_t>(at), static_cast<off_t>(std::min(step, end - at)),
+                          POSIX_FADV_WILLNEED);
+  for (std::uint64_t at = offset; at < end; at += step) {
+    const std::uint64_t last = std::min(step, end - at) - 1;
+    (void)read_at(fd_, to.subspan(at - offset + last, 1), at + last);
+  }
+}
+
 // A queue of fixed capacity.
 template <class T>
 class Ring {
@@ -65,12 +101,9 @@ class Ring {
 // State that the engine and its threads share.  Only stop() destroys the pthread objects.  In a forked
 // child, where their state is undefined, their bytes are freed without destruction.
 struct ThreadsEngine::Pool {
-  int fd = -1;
-  bool direct = false;
-  std::unique_ptr<RangeReader> reader;              // if null, the threads call pread(2)
-  std::atomic<std::uint64_t> readahead{kNotKnown};  // of the kernel, in bytes
-  EventCount* told = nullptr;                       // notified when results come; if null, `ready` is used
-  UniqueFd ready;                                   // an eventfd, above 0 exactly while there are results
+  std::unique_ptr<RangeReader> reader;
+  EventCount* told = nullptr;  // notified when results come; if null, `ready` is used
+  UniqueFd ready;              // an eventfd, above 0 exactly while there are results
 
   // Used only by the thread that uses the engine.
   std::unique_ptr<pthread_t[]> threads;
@@ -87,7 +120,6 @@ struct ThreadsEngine::Pool {
 
   static void* run(void* pool) noexcept;
   void serve() noexcept;
-  void ask_for(const RawRead& r) noexcept;
   int add_thread() noexcept;
   void stop() noexcept;
 };
@@ -96,23 +128,6 @@ void* ThreadsEngine::Pool::run(void* pool) noexcept {
   (void)::pthread_setname_np(::pthread_self(), "lmdbio-read");
   static_cast<Pool*>(pool)->serve();
   return nullptr;
-}
-
-// Requests the whole range at once, and waits only for the last page of each request.  A plain buffered read
-// requests read_ahead_kb at a time from storage, one request after the other, and wakes its thread for each
-// page that comes.  The read that follows copies all pages, and reports errors.
-void ThreadsEngine::Pool::ask_for(const RawRead& r) noexcept {
-  std::uint64_t step = readahead.load(std::memory_order_relaxed);
-  if (step == kNotKnown) readahead.store(step = kernel_readahead(fd), std::memory_order_relaxed);
-  if (step == 0) return;  // no read-ahead: the kernel would request nothing in advance
-  const std::uint64_t end = r.offset + r.dst.size();
-  for (std::uint64_t at = r.offset; at < end; at += step)
-    (void)::posix_fadvise(fd, static_cast<off_t>(at), static_cast<off_t>(std::min(step, end - at)),
-                          POSIX_FADV_WILLNEED);
-  for (std::uint64_t at = r.offset; at < end; at += step) {
-    const std::uint64_t last = std::min(step, end - at) - 1;
-    (void)read_at(fd, r.dst.subspan(at - r.offset + last, 1), at + last);
-  }
 }
 
 void ThreadsEngine::Pool::serve() noexcept {
@@ -126,14 +141,7 @@ void ThreadsEngine::Pool::serve() noexcept {
     if (ending) break;
     const RawRead r = reads.pop();
     ::pthread_mutex_unlock(&mutex);
-    RawResult result{r.slot, 0};
-    if (reader != nullptr) {
-      result.res = reader->fill(r.offset, r.dst);
-    } else {
-      if (!direct && r.dst.size() >= kWorthAsking) ask_for(r);
-      const ssize_t n = read_at(fd, r.dst, r.offset);
-      result.res = n < 0 ? -static_cast<long>(errno) : static_cast<long>(n);
-    }
+    const RawResult result{r.slot, reader->fill(r.offset, r.dst)};
     ::pthread_mutex_lock(&mutex);
     results.push(result);
     if (results.count() == 1 && told != nullptr) {
@@ -204,10 +212,9 @@ Status ThreadsEngine::start(const File& file, unsigned most, std::unique_ptr<Ran
     pool->ready.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!pool->ready) return Status::from_errno(errno);
   }
-  pool->fd = file.fd();
-  pool->direct = file.direct();
   pool->most = most;
-  pool->reader = std::move(reader);
+  pool->reader = reader != nullptr ? std::move(reader) : file_reader(file);
+  if (pool->reader == nullptr) return Status::from_errno(ENOMEM);
   if (const int rc = pool->add_thread(); rc != 0) return Status::from_errno(rc);
   pool_ = std::move(pool);
   return Status();
@@ -222,7 +229,7 @@ Result<std::size_t> ThreadsEngine::do_submit(std::span<const RawRead> reads) noe
   for (std::size_t i = std::min<std::size_t>(reads.size(), idle); i != 0; --i) ::pthread_cond_signal(&p.work);
   // This may miss a thread that is about to become idle, and then start one thread too many, but never more
   // than `most`.
-  const unsigned most = p.reader != nullptr ? std::min(p.most, p.reader->threads()) : p.most;
+  const unsigned most = std::min(p.most, p.reader->threads());
   for (unsigned missing = waiting - std::min(waiting, idle); missing != 0 && p.started < most; --missing)
     if (p.add_thread() != 0) p.most = p.started;
   return reads.size();
@@ -242,6 +249,10 @@ Result<std::size_t> ThreadsEngine::do_reap(std::span<RawResult> out, std::size_t
   }
   ::pthread_mutex_unlock(&p.mutex);
   return n;
+}
+
+std::unique_ptr<RangeReader> file_reader(const File& file) noexcept {
+  return std::unique_ptr<RangeReader>(new (std::nothrow) FileReader(file));
 }
 
 Result<std::unique_ptr<IoEngine>> threads_engine(const File& file, unsigned depth, unsigned threads,

@@ -36,11 +36,15 @@ class ThreadsEngine final : public IoEngine {
   std::unique_ptr<Pool> pool_;
 };
 
+/// Makes a reader that calls pread(2) for `file`, which must outlive it.  Call it in a thread that can use
+/// the descriptor.  Returns nullptr if memory is short.
+std::unique_ptr<RangeReader> file_reader(const File& file) noexcept;
+
 /// Makes an engine with `depth` reads in flight and at most `threads` threads.  0 threads means as many as
-/// the depth, but at most kMostThreads.  With a `reader`, the threads call its fill() instead of reading
-/// the file, and RangeReader::threads() limits their number.  With `results`, the engine notifies this event
-/// count when results for reap() have come, and has no ready_fd(), which would take a descriptor.  Errors:
-/// EINVAL for depth 0, ENOMEM, EAGAIN if not even one thread can be started, others as eventfd(2).
+/// the depth, but at most kMostThreads.  The threads call the fill() of `reader`, or of file_reader() if it
+/// is null; RangeReader::threads() limits their number.  With `results`, the engine notifies this event count
+/// when results for reap() have come, and has no ready_fd(), which would take a descriptor.  Errors: EINVAL
+/// for depth 0, ENOMEM, EAGAIN if not even one thread can be started, others as eventfd(2).
 Result<std::unique_ptr<IoEngine>> threads_engine(const File& file, unsigned depth, unsigned threads = 0,
                                                  std::unique_ptr<RangeReader> reader = nullptr,
                                                  EventCount* results = nullptr) noexcept;

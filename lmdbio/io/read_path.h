@@ -5,7 +5,8 @@
 // | walk     | direct      | LMDBIO_NODE=chunks, if there are direct reads and private memory           |
 // |          | page faults | LMDBIO_IO=mmap; or local, fits, and the kernel reads 2 MiB or more ahead   |
 // |          | page cache  | LMDBIO_IO=buffered; no private memory; no O_DIRECT; fits                   |
-// |          | direct      | LMDBIO_IO=direct; does not fit; cannot be mapped                           |
+// |          | direct      | LMDBIO_IO=direct; does not fit; cannot be mapped; the cache on local disk  |
+// |          |             | has a part of the file                                                     |
 // | stride   | page cache  | LMDBIO_IO not set, mapped, private memory allowed, residency is known, and |
 // |          |             | other processes of the node use little of what this walk leaves out        |
 // |          | none        | otherwise: the walk reads all values                                       |
@@ -120,6 +121,7 @@ struct ReadFacts {
   std::uint64_t file_bytes = 0;
   std::uint64_t available = 0;             ///< memory that the page cache could grow by, in bytes
   ReadPath walks = ReadPath::page_faults;  ///< how walks read the file now (load)
+  bool in_cache = false;                   ///< the cache on local disk has a part of the file (walk)
   bool room_for_all = false;               ///< private memory and VMAs suffice for all of its chunks (load)
   bool residency_is_known = true;          ///< a system call tells what is in the page cache (stride)
   /// Shares of the bytes nearby that are used, 0 to 1 (stride).  `used`: by this walk, as far as is known.
@@ -163,6 +165,7 @@ constexpr ReadDecision walk_path(const ReadFacts& f) noexcept {
   if (f.memory_limit == 0) return {ReadPath::page_cache, resident, behind, "LMDBIO_MEMORY=0"};
   if (!f.direct_works) return {ReadPath::page_cache, resident, behind, "direct I/O is not available"};
   if (f.node == NodeMode::chunks) return {ReadPath::direct, resident, false, "LMDBIO_NODE=chunks"};
+  if (f.in_cache) return {ReadPath::direct, resident, false, "the cache has a part of the file"};
   if (!fits) return {ReadPath::direct, resident, false, "does not fit into free memory"};
   if (f.local && f.kernel_readahead >= kEnoughReadahead)
     return {ReadPath::page_faults, resident, false, "local file system, the kernel's read-ahead suffices"};

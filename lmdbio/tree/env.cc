@@ -253,7 +253,7 @@ std::uint64_t Env::length_without_descriptor(std::uint64_t txnid) noexcept {
   if (opened_ != nullptr)
     if (const Result<std::uint64_t> size = opened_->base().size(); size) return size.value();
   if (const auto file = file_.window_file(std::max(known, format::kMetaPages)); file != nullptr)
-    if (const Result<std::uint64_t> size = file->buffered.size(); size) return size.value();
+    if (const Result<std::uint64_t> size = file->database.buffered.size(); size) return size.value();
   const std::byte* const meta = metas().pages[txnid & 1];
   if (meta == nullptr || window() == nullptr) return known << page_shift();
   const std::uint64_t last = load<format::MetaRecord>(meta + format::kPageHeader).last_pg;

@@ -229,7 +229,7 @@ class FileSource final : public ChunkSource {
   // false if it cannot be read.
   bool learn_state(const Wanted& wanted) noexcept {
     if (wanted.snapshot == state_of_ && state_[0] != 0) return true;
-    const auto state = content_state(file_.buffered, std::size_t{2} << file_.page_shift, wanted.snapshot);
+    const auto state = content_state(file_.buffered(), std::size_t{2} << file_.page_shift, wanted.snapshot);
     state_of_ = wanted.snapshot;
     state_ = state.value_or(std::array<std::uint64_t, 2>{});
     tagged_.store(state_[0], std::memory_order_relaxed);
@@ -241,7 +241,7 @@ class FileSource final : public ChunkSource {
 
   bool is_there(ChunkIndex chunk) const noexcept {
     return file_.decision.uses_resident &&
-           file_.residency.share(file_.offset(chunk), file_.bytes_in(chunk)).value_or(0) >= kMostlyResident;
+           file_.residency().share(file_.offset(chunk), file_.bytes_in(chunk)).value_or(0) >= kMostlyResident;
   }
   // Reserves room for one more claim.  Returns false if out of memory.
   bool has_room() noexcept {

@@ -155,7 +155,8 @@ void IoWorker::take(ReadJob&& job) {
 bool IoWorker::is_resident(const WindowFile& file, const ExtentJob& job) const noexcept {
   const Extent& e = job.extent;
   return file.decision.uses_resident && e.bytes >= kWorthLooking &&
-         !file.read_failed.load(std::memory_order_relaxed) && file.residency.share(e.offset, e.bytes) == 1.0;
+         !file.read_failed.load(std::memory_order_relaxed) &&
+         file.residency().share(e.offset, e.bytes) == 1.0;
 }
 
 // Ends a job that needs no read.
@@ -205,7 +206,7 @@ void IoWorker::drop_pages() noexcept {
       pieces = file.dropping.take();
     }
     for (const Extent& e : pieces)
-      (void)::posix_fadvise(file.buffered.fd(), static_cast<off_t>(e.offset), static_cast<off_t>(e.bytes),
+      (void)::posix_fadvise(file.buffered().fd(), static_cast<off_t>(e.offset), static_cast<off_t>(e.bytes),
                             POSIX_FADV_DONTNEED);
   }
 }

@@ -48,10 +48,11 @@ class IoWorker {
   /// Size of a request that fills the page cache, in bytes.
   static constexpr std::size_t kFillRequest = PageFiller::kPiece;
 
-  /// The queues of one file.
+  /// The queues of one backing of a file.
   struct Lane {
-    explicit Lane(std::shared_ptr<WindowFile> f) noexcept : file(std::move(f)), queues(file->file) {}
+    explicit Lane(std::shared_ptr<WindowFile> f);
     const std::shared_ptr<WindowFile> file;
+    const Backing& backing;
     gather::Queues queues;
   };
   /// A read in progress.

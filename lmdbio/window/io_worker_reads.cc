@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lmdbio/base/config.h"
+#include "lmdbio/gather/cached_engine.h"
 #include "lmdbio/window/io_worker.h"
 #include "lmdbio/window/whole_load.h"
 
@@ -81,9 +82,15 @@ void IoWorker::begin(ReadJob&& job, Staging memory) noexcept {
   if (f.group.done()) finished(at);
 }
 
+IoWorker::Lane::Lane(std::shared_ptr<WindowFile> f)
+    : file(std::move(f)),
+      backing(file->backing()),
+      queues(backing.file, backing.image != nullptr ? gather::cached_engines(backing.image, false)
+                                                    : gather::MakeEngine()) {}
+
 IoWorker::Lane& IoWorker::lane(const std::shared_ptr<WindowFile>& file) {
   for (const std::unique_ptr<Lane>& l : lanes_)
-    if (l->file == file) return *l;
+    if (l->file == file && &l->backing == &file->backing()) return *l;
   lanes_.push_back(std::make_unique<Lane>(file));
   return *lanes_.back();
 }
@@ -104,17 +111,18 @@ ReadQueue& IoWorker::queue_for(Lane& lane, const ReadJob& job) {
     if (const Result<ReadQueue*> queue = get(ReadKind::chunk_filled); queue) return *queue.value();
     file.cannot_populate = true;
   }
-  const Result<ReadQueue*> queue = get(c == nullptr                              ? ReadKind::piece_cached
-                                       : !c->publishes || file.direct == nullptr ? ReadKind::chunk_cached
-                                                                                 : ReadKind::chunk_direct);
+  const Result<ReadQueue*> queue = get(c == nullptr                                ? ReadKind::piece_cached
+                                       : !c->publishes || file.direct() == nullptr ? ReadKind::chunk_cached
+                                                                                   : ReadKind::chunk_direct);
   if (!queue) throw std::bad_alloc();
   return *queue.value();
 }
 
 // Removes the lanes of files that were closed.
 void IoWorker::drop_lanes() noexcept {
-  std::erase_if(lanes_,
-                [](const std::unique_ptr<Lane>& l) { return l->file->users == 0 && !l->queues.is_busy(); });
+  std::erase_if(lanes_, [](const std::unique_ptr<Lane>& l) {
+    return (l->file->users == 0 || &l->backing != &l->file->backing()) && !l->queues.is_busy();
+  });
 }
 
 // Submits requests and takes results.  Returns true if some request has ended.

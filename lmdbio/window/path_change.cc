@@ -21,7 +21,7 @@ constexpr double kStillThere = 0.5;
 // memory are not available, reads go on, and chunks that walks have passed are dropped from the page cache.
 void leave_page_cache(WindowFile& file, std::uint64_t limit, const char* why) noexcept {
   if (file.path() != ReadPath::page_cache) return;
-  if (file.direct == nullptr || limit == 0) {
+  if (file.direct() == nullptr || limit == 0) {
     file.drop_behind = true;
     return;
   }
@@ -43,7 +43,7 @@ void check_memory(WindowFile& file, std::uint64_t limit) noexcept {
 std::optional<double> filled_share(const WindowFile& file, ChunkIndex chunk) noexcept {
   if (!file.decision.uses_resident || file.path() != ReadPath::page_cache) return {};
   const std::uint64_t bytes = file.bytes_in(chunk);
-  return file.residency.share(file.offset(chunk) + bytes / 2, std::min(kSampleBytes, bytes - bytes / 2));
+  return file.residency().share(file.offset(chunk) + bytes / 2, std::min(kSampleBytes, bytes - bytes / 2));
 }
 
 void note_filled(WindowFile& file, ChunkIndex chunk, double share, std::uint64_t limit) noexcept {

@@ -241,7 +241,7 @@ Status Prefetcher::read_chunk(WindowFile& file, ChunkIndex chunk) noexcept {
     if (made) {
       staging = std::move(made).value();
       ReadCounts counts;
-      st = gather::read_now(*file.file, file.name.c_str(), file.offset(chunk), {staging.data(), bytes},
+      st = gather::read_now(*file.file(), file.name.c_str(), file.offset(chunk), {staging.data(), bytes},
                             counts);
       file.stats.add_reads(counts);
     }

@@ -9,6 +9,7 @@
 #include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/log.h"
 #include "lmdbio/base/memory_facts.h"
+#include "lmdbio/cache/image.h"
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/window/io_worker.h"
 #include "lmdbio/window/prefetcher.h"
@@ -18,11 +19,31 @@ namespace lmdbio::window {
 
 namespace {
 
+/// Walks read chunks through an image if it has at least this share of the chunks.
+constexpr double kWorthUsing = 1.0 / 16;
+
 /// Returns the open file under `window`, or nullptr.
 WindowFile* file_under(const Window& window, const std::vector<WindowFile*>& files) noexcept {
   const auto is_it = [&window](const WindowFile* f) { return f->window.get() == &window; };
   const auto found = std::find_if(files.begin(), files.end(), is_it);
   return found != files.end() ? *found : nullptr;
+}
+
+/// Returns what the cache on local disk has of the file, or nullptr.  If it has all of it, `whole` receives
+/// the image as a mapping.
+std::unique_ptr<const Backing> from_cache(const Backing& database, const char* name, std::uint64_t snapshot,
+                                          Mapping& whole) {
+  const std::shared_ptr<cache::Image> image = cache::Image::get(database.file, name, snapshot);
+  if (image == nullptr) return nullptr;
+  std::shared_ptr<const OpenFile> file = image->whole_file();
+  if (file != nullptr)
+    (void)file->base().with_fd([&](int fd) noexcept {
+      Result<Mapping> map = Mapping::map_file(fd, image->bytes(), Window::kHugePage);
+      if (map) whole = std::move(map).value();
+    });
+  if (!whole) return std::make_unique<const Backing>(database.file, database.direct, -1, image);
+  const File* const direct = file->direct();
+  return std::make_unique<const Backing>(std::move(file), direct, -1, nullptr);
 }
 
 }  // namespace
@@ -46,10 +67,16 @@ Result<std::shared_ptr<WindowFile>> Prefetcher::open(const std::shared_ptr<Windo
     const Result<std::shared_ptr<const OpenFile>> opened =
         OpenFile::get(origin, wants_direct ? OpenFile::With::direct : OpenFile::With::buffered_alone);
     if (!opened) return opened.error();
-    const OpenFile& on = *opened.value();
-    const Result<std::uint64_t> size = on.base().size();
+    const Result<std::uint64_t> size = opened.value()->base().size();
     if (!size) return size.error();
-    const File* const direct = wants_direct ? on.direct() : nullptr;
+    const Backing database(opened.value(), wants_direct ? opened.value()->direct() : nullptr, origin.fd,
+                           nullptr);
+    Mapping whole;
+    std::unique_ptr<const Backing> cached =
+        window->has_file() ? from_cache(database, name, snapshot, whole) : nullptr;
+    const Backing& backing = cached != nullptr ? *cached : database;
+    const OpenFile& on = *backing.file;
+    const File* const direct = backing.direct;
     ReadFacts facts;
     facts.setting = mode;
     facts.node = config().node;
@@ -60,20 +87,25 @@ Result<std::shared_ptr<WindowFile>> Prefetcher::open(const std::shared_ptr<Windo
     facts.memory_limit = memory_.limit();
     facts.file_bytes = used_bytes;
     facts.available = memory_facts().available;
+    facts.in_cache = backing.image != nullptr && backing.image->share() >= kWorthUsing;
     const ReadDecision decision = choose_read_path(Access::walk, facts);
     const std::size_t chunk = chunks_.chunk_bytes();
     Result<ChunkTable> table =
         ChunkTable::make(static_cast<std::uint32_t>((window->capacity() + chunk - 1) / chunk));
     if (!table) return table.error();
     const std::shared_ptr<WindowFile> file =
-        facts.can_map ? std::make_shared<WindowFile>(window, opened.value(), direct, origin.fd, decision,
+        facts.can_map ? std::make_shared<WindowFile>(window, database, std::move(cached), decision,
                                                      std::move(table).value(), chunk, name)
-                      : std::make_shared<UnmappedWindowFile>(window, opened.value(), direct, origin.fd,
-                                                             decision, std::move(table).value(), chunk, name);
+                      : std::make_shared<UnmappedWindowFile>(window, database, nullptr, decision,
+                                                             std::move(table).value(), chunk, name);
     // A file system may report that a file has grown before it can be read.  Without a mapping, a chunk
     // that cannot be read completely cannot be used.  So only the bytes that the snapshot needs count here.
-    file->file_bytes.store(facts.can_map ? window->hold(size.value()) : std::min(size.value(), used_bytes),
-                           std::memory_order_relaxed);
+    // An image has no more than its snapshot.
+    // An image has only the bytes of its snapshot.
+    const std::uint64_t most = !facts.can_map ? used_bytes
+                               : whole        ? whole.size()
+                                              : window->hold(size.value());
+    file->file_bytes.store(std::min(size.value(), most), std::memory_order_relaxed);
     file->used_bytes = std::min(used_bytes, size.value());
     file->source = file_source(*file);
     if (file->source == nullptr) return Status::from_errno(ENOMEM);
@@ -83,6 +115,8 @@ Result<std::shared_ptr<WindowFile>> Prefetcher::open(const std::shared_ptr<Windo
     const std::lock_guard lock(mutex_);
     if (WindowFile* const f = file_under(*window, chunks_.files()); f != nullptr)
       return join(*f);  // another thread was faster
+    if (whole && !(window->prepare_restore(whole.size()) && window->map_image(std::move(whole))))
+      file->is_cached = false;
     file->begin_counting(memory_.limit());
     chunks_.files().push_back(file.get());
     file->users = 1;
@@ -114,7 +148,7 @@ void Prefetcher::close(const std::shared_ptr<WindowFile>& file) noexcept {
     schedule_.clear_plans(*file);
     file->load.end();
     file->source->leave();
-    if (!chunks_.give_all_back(*file)) {
+    if (!chunks_.give_all_back(*file) || (file->window != nullptr && !file->window->unmap_image())) {
       file->kept = file;
       return;
     }
@@ -134,7 +168,7 @@ void Prefetcher::close(const std::shared_ptr<WindowFile>& file) noexcept {
   delete stopped;
 }
 
-Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::uint64_t file_bytes,
+Status Prefetcher::advance(Window& window, std::uint64_t snapshot, std::uint64_t file_bytes,
                            std::uint64_t used_bytes) noexcept {
   const std::lock_guard lock(mutex_);
   WindowFile* const found = file_under(window, chunks_.files());
@@ -143,9 +177,11 @@ Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::ui
   if (snapshot <= file.table.newest_snapshot()) return {};
   const Result<std::size_t> gone = chunks_.advance(file, snapshot);
   if (!gone) return gone.error();
+  if (!window.unmap_image()) return Status::from_errno(ENOMEM);
+  file.is_cached = false;
   file.file_bytes.store(window.hold(file_bytes), std::memory_order_relaxed);
   file.used_bytes = std::min(used_bytes, file_bytes);
-  if (file.direct != nullptr)
+  if (file.direct() != nullptr)
     (void)file.window->prepare_restore(file_bytes);  // on failure new data is not published
   if (file.load.path == ReadPath::direct) file.load.end();
   if (gone.value() == 0) return {};

@@ -280,6 +280,7 @@ bool Window::prepare_restore(std::uint64_t bytes) noexcept {
   constexpr std::uint64_t kUnit = 8 * kHugePage;  // a multiple of the largest chunk
   bytes = align_up(hold(align_up(bytes, kUnit)), system_page());
   if (!has_file_ || (twin_ && bytes <= twin_.size())) return true;
+  if (original_) return false;
   if (!apart_) {
     Result<Mapping> range = Mapping::reserve(format::kMetaPages << shift_, 1);
     if (!range || calls.duplicate(at(0), range.value().size(), range.value().data()) == MAP_FAILED)
@@ -293,6 +294,23 @@ bool Window::prepare_restore(std::uint64_t bytes) noexcept {
   void* const from = twin_ ? twin_.data() : at(0);
   if (calls.duplicate(from, bytes, range.value().data()) == MAP_FAILED) return false;
   twin_ = std::move(range).value();
+  return true;
+}
+
+bool Window::map_image(Mapping image) noexcept {
+  const std::uint64_t bytes = std::min<std::uint64_t>(image.size(), align_up(length(), system_page()));
+  if (!twin_ || original_ || bytes > twin_.size()) return false;
+  if (no_readahead_) (void)::madvise(image.data(), image.size(), readahead_ ? MADV_NORMAL : MADV_RANDOM);
+  if (calls.duplicate(image.data(), bytes, at(0)) == MAP_FAILED) return false;
+  original_ = std::exchange(twin_, std::move(image));
+  return true;
+}
+
+bool Window::unmap_image() noexcept {
+  if (!original_) return true;
+  const std::uint64_t bytes = std::min<std::uint64_t>(original_.size(), align_up(length(), system_page()));
+  if (calls.duplicate(original_.data(), bytes, at(0)) == MAP_FAILED) return false;
+  twin_ = std::move(original_);
   return true;
 }
 

@@ -189,6 +189,14 @@ class Window {
   /// Turns the piece back into a mapping of the window's file, or into addresses without memory if the window
   /// has no file.  Returns false on failure; nothing has changed then.
   bool restore(std::uint64_t offset, std::uint64_t bytes) noexcept;
+  /// Makes the start of the window a mapping of another file with the same bytes.  `image` maps that file
+  /// from its start; its size is a multiple of kHugePage.  prepare_restore() must have covered the start, and
+  /// nothing may be published there.  restore() then gives pieces back to that file.  Returns false if there
+  /// is no memory; nothing has changed then.
+  bool map_image(Mapping image) noexcept;
+  /// Ends map_image().  Returns false if there is no memory; nothing has changed then.  Pieces that are
+  /// published there are given back as well.
+  bool unmap_image() noexcept;
   /// Enables the kernel's read-ahead in spite of `no_readahead`, or disables it again.  Does nothing for a
   /// window without `no_readahead`.
   void use_readahead(bool on) noexcept;
@@ -198,9 +206,10 @@ class Window {
   bool grow_locked(std::uint64_t bytes) noexcept;
   bool shrink_locked() noexcept;
   std::byte* at(std::uint64_t offset) const noexcept { return const_cast<std::byte*>(base_) + offset; }
-  Mapping mapping_;  ///< its size changes under the lock of lock_shared_windows()
-  Mapping twin_;     ///< made by prepare_restore(): maps the start of the file like mapping_
-  Mapping apart_;    ///< made by prepare_restore(): maps the meta pages
+  Mapping mapping_;   ///< its size changes under the lock of lock_shared_windows()
+  Mapping twin_;      ///< made by prepare_restore(): maps the start of the file like mapping_
+  Mapping original_;  ///< the twin of the file itself while `twin_` maps an image
+  Mapping apart_;     ///< made by prepare_restore(): maps the meta pages
   const std::byte* base_ = nullptr;
   const std::byte* metas_ = nullptr;
   std::uint64_t length_ = 0, capacity_ = 0;

@@ -13,6 +13,7 @@
 
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/futex.h"
+#include "lmdbio/cache/image.h"
 #include "lmdbio/gather/memory_budget.h"
 #include "lmdbio/io/extents.h"
 #include "lmdbio/io/open_file.h"
@@ -74,36 +75,64 @@ class SnapshotChanges {
   unsigned count_ = 0;                      ///< changes in this minute
 };
 
+/// The file that has the bytes: the database file, or its image in the cache on local disk.
+struct Backing {
+  std::shared_ptr<const OpenFile> file;
+  const File& buffered;      ///< see OpenFile
+  const File* const direct;  ///< see OpenFile; null if not available or not wanted
+  Residency residency;
+  std::shared_ptr<cache::Image> image;  ///< null, or reads go through it (gather/cached_engine.h)
+
+  Backing(std::shared_ptr<const OpenFile> f, const File* past_page_cache, int programs_fd,
+          std::shared_ptr<cache::Image> i)
+      : file(std::move(f)),
+        buffered(file->buffered()),
+        direct(past_page_cache),
+        residency(file->residency(programs_fd)),
+        image(std::move(i)) {}
+};
+
 /// State of a file that is read ahead.  Made by Prefetcher::open().  Members are constant or guarded by the
 /// Prefetcher's lock, unless stated otherwise.
 ///
 /// The file is mapped.  Where no chunk is resident, page faults of the window read the file.  For files that
 /// cannot be mapped, see UnmappedWindowFile.
 struct WindowFile : std::enable_shared_from_this<WindowFile> {
-  WindowFile(std::shared_ptr<Window> w, std::shared_ptr<const OpenFile> f, const File* past_page_cache,
-             int programs_fd, ReadDecision how, ChunkTable t, std::size_t chunk, std::string n)
+  /// `by_cache`: used instead of `own` until the next snapshot, if it is not null.
+  WindowFile(std::shared_ptr<Window> w, const Backing& own, std::unique_ptr<const Backing> by_cache,
+             ReadDecision how, ChunkTable t, std::size_t chunk, std::string n)
       : window(std::move(w)),
-        file(std::move(f)),
-        buffered(file->buffered()),
-        direct(past_page_cache),
-        residency(file->residency(programs_fd)),
-        local(file->local()),
-        readahead(file->readahead()),
+        database(own),
+        from_cache(std::move(by_cache)),
+        local(backing().file->local()),
+        readahead(backing().file->readahead()),
         decision(how),
         table(std::move(t)),
         chunk_bytes(chunk),
         page_shift(window->page_shift()),
         name(std::move(n)),
-        counters({node::CellKind::file, 0, file->identity().dev, file->identity().ino}),
-        node(file->identity(), chunk, window->capacity(),
+        counters({node::CellKind::file, 0, database.file->identity().dev, database.file->identity().ino}),
+        node(backing().file->identity(), chunk, window->capacity(),
              config().node != NodeMode::off && window->has_file()),
         path_now_(how.path) {}
 
   std::shared_ptr<Window> window;  ///< null once the file is closed
-  const std::shared_ptr<const OpenFile> file;
-  const File& buffered;      ///< see OpenFile
-  const File* const direct;  ///< see OpenFile; null if not available or not wanted
-  const Residency residency;
+  const Backing database;          ///< the database file itself
+  const std::unique_ptr<const Backing> from_cache;
+  /// The database is in the state that from_cache has.  Any thread.
+  std::atomic<bool> is_cached{from_cache != nullptr};
+  /// Returns what has the bytes now.  Under the lock, or in the I/O thread for a job that it was given, whose
+  /// bytes are not used if the snapshot has changed; any thread for residency and reads into the page cache,
+  /// which the change makes useless.
+  const Backing& backing() const noexcept {
+    return is_cached.load(std::memory_order_relaxed) ? *from_cache : database;
+  }
+  const std::shared_ptr<const OpenFile>& file() const noexcept { return backing().file; }
+  const File& buffered() const noexcept { return backing().buffered; }
+  const File* direct() const noexcept { return backing().direct; }
+  const Residency& residency() const noexcept { return backing().residency; }
+  /// True if the window maps an image instead of the database file.
+  bool is_image() const noexcept { return file() != database.file; }
   const bool local;               ///< on a local file system
   const std::uint64_t readahead;  ///< size of the kernel's read-ahead for page faults, in bytes
   bool shares_chunks = false;     ///< see shares_chunk_files(); constant once a walk has begun
@@ -174,7 +203,7 @@ struct WindowFile : std::enable_shared_from_this<WindowFile> {
     counters->path = path();
     set_text(counters->reason, decision.reason);
     set_text(counters->engine, engine.load(std::memory_order_relaxed));
-    set_text(counters->residency, residency.how());
+    set_text(counters->residency, residency().how());
   }
   /// Sets the name of the engine in use.  Only the I/O thread calls it.
   void set_engine(const char* engine_name) noexcept {

@@ -20,8 +20,9 @@ LAYERS = {
     "lmdbio/format": ["lmdbio/base"],
     "lmdbio/io": ["lmdbio/base"],
     "lmdbio/node": ["lmdbio/base"],
-    "lmdbio/gather": ["lmdbio/base", "lmdbio/io", "lmdbio/node"],
-    "lmdbio/window": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/gather"],
+    "lmdbio/cache": ["lmdbio/base", "lmdbio/format", "lmdbio/io"],
+    "lmdbio/gather": ["lmdbio/base", "lmdbio/io", "lmdbio/node", "lmdbio/cache"],
+    "lmdbio/window": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/gather"],
     "lmdbio/ahead": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/gather", "lmdbio/window"],
     "lmdbio/tree": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/gather", "lmdbio/window", "lmdbio/ahead"],
     "lmdbio/check": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/gather", "lmdbio/window", "lmdbio/tree"],
@@ -54,7 +55,7 @@ OWNED = [
 # What is decided, or done to a database file, in one place only: pattern, the folders and files that may, what to say.
 ONLY = [
     (re.compile(r"::preadv?2?\s*\(|\bSYS_preadv?\w*|\bMADV_POPULATE_READ\b"),
-     ["lmdbio/io", "lmdbio/cli",       # a command reads the file that it is given
+     ["lmdbio/io", "lmdbio/cache", "lmdbio/cli",  # a command reads the file that it is given
       "lmdbio/records/index_file.cc",   # an index file
       "lmdbio/window/touched.cc"],      # /proc/self/pagemap
      "reads a file outside lmdbio/io"),

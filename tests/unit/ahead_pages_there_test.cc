@@ -27,7 +27,7 @@ TEST(PagesThere, PagesOfTreesInThePageCacheAre) {
   env.fill_page_cache();
   const auto file = env.env().file().window_file(env.view());
   ASSERT_NE(file, nullptr);
-  if (file->residency.share(0, WalkEnv::kPage, env.view().base()).value_or(0) < 1)
+  if (file->residency().share(0, WalkEnv::kPage, env.view().base()).value_or(0) < 1)
     GTEST_SKIP() << "nothing tells what is in the page cache";
   PagesThere there(*file, env.view(), 1);
   format::PageView page;

@@ -1,0 +1,61 @@
+// The thread that writes to an image what was offered.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+
+#include "lmdbio/base/bytes.h"
+#include "lmdbio/base/futex.h"
+
+namespace lmdbio::cache {
+
+/// Writes pieces of a file in a thread of the private table, with the lowest priority for CPU and I/O.  Any
+/// thread may add pieces; a forked child must not use its parent's filler.
+class Filler {
+ public:
+  /// Upper limit on the bytes that wait to be written.
+  static constexpr std::size_t kMostBytes = std::size_t{8} << 20;
+  /// Writes one piece.
+  using Write = void (*)(void* context, std::uint64_t offset, Bytes bytes) noexcept;
+
+  /// Starts the thread.  Returns nullptr if there is no thread or no memory.
+  static std::unique_ptr<Filler> start(Write write, void* context) noexcept;
+  /// Drops what was not written, and waits for the thread.
+  ~Filler();
+
+  /// Returns memory for a piece, or nullptr if too much is waiting.
+  std::unique_ptr<std::byte[]> take(std::size_t bytes) noexcept;
+  /// Adds a piece in memory from take().
+  void add(std::uint64_t offset, std::unique_ptr<std::byte[]> memory, std::size_t bytes) noexcept;
+  /// Gives memory from take() back.
+  void give_back(std::size_t bytes) noexcept { waiting_.fetch_sub(bytes, std::memory_order_relaxed); }
+  /// Waits until everything is written, `ns` nanoseconds at most.
+  void flush(std::int64_t ns) noexcept;
+
+ private:
+  struct Piece {
+    std::uint64_t offset;
+    std::unique_ptr<std::byte[]> memory;
+    std::size_t bytes;
+  };
+  Filler(Write write, void* context) noexcept : write_(write), context_(context) {}
+  static void* run(void* self) noexcept;
+  void serve() noexcept;
+
+  const Write write_;
+  void* const context_;
+  pthread_t thread_{};
+  EventCount work_, done_;
+  std::atomic<std::size_t> waiting_{0};  ///< bytes that were taken and not written yet
+  std::atomic<bool> ending_{false};
+  std::mutex mutex_;
+  std::deque<Piece> pieces_;  ///< guarded by mutex_
+};
+
+}  // namespace lmdbio::cache

@@ -1,0 +1,127 @@
+// The image of one state of a database file on local disk.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "lmdbio/base/bytes.h"
+#include "lmdbio/base/counter.h"
+#include "lmdbio/base/mapping.h"
+#include "lmdbio/base/result.h"
+#include "lmdbio/cache/directory.h"
+#include "lmdbio/io/open_file.h"
+
+namespace lmdbio::cache {
+
+class Filler;
+
+/// The state of a database file that an image is made of.
+struct DatabaseState {
+  std::shared_ptr<const OpenFile> file;
+  std::string path;            ///< for messages and commands
+  std::uint64_t snapshot = 0;  ///< transaction id
+  std::size_t page_bytes = 0;
+  std::uint64_t used_bytes = 0;  ///< bytes of the file that the snapshot uses
+};
+
+/// What this process did with an image: bytes and numbers of chunks.
+struct ImageCounts {
+  Counter read;     ///< bytes read from the image
+  Counter filled;   ///< chunks added to the image
+  Counter skipped;  ///< bytes that were not added, because earlier ones had not been written yet
+  Counter damaged;  ///< chunks whose checksum was wrong
+};
+
+/// The image of a database file: a file of the same length on local disk, that has some of its chunks.  Any
+/// thread.  The processes of the node that use the same state of the database share the image.
+///
+/// An image never has wrong bytes for pages that the snapshot reaches.  A chunk counts once all of its bytes
+/// were written and the database was seen to be in the same state afterwards.  After a start of the machine,
+/// the checksum of a chunk is verified before its first use.
+class Image : public std::enable_shared_from_this<Image> {
+ public:
+  /// Returns the image of this snapshot of a database, or nullptr if there is none: LMDBIO_CACHE_DIR is not
+  /// set, the database is in that file system itself, the snapshot is not the newest one, or the image cannot
+  /// be made.  Logs the reason once.  `path`: for messages and commands.  Call it with no lock held.
+  static std::shared_ptr<Image> get(const std::shared_ptr<const OpenFile>& file, const char* path,
+                                    std::uint64_t snapshot) noexcept;
+  /// Waits until all images of this process have written what was offered, `ns` nanoseconds at most.
+  static void flush_all(std::int64_t ns) noexcept;
+
+  ~Image();
+  Image(const Image&) = delete;
+  Image& operator=(const Image&) = delete;
+
+  /// Returns the length of the image in bytes, a multiple of kChunkBytes.
+  std::uint64_t bytes() const noexcept { return chunks_ * kChunkBytes; }
+  /// Returns the image as a file with the same bytes as the snapshot, if it has all chunks.  Else nullptr.
+  /// The result keeps the image in use.
+  std::shared_ptr<const OpenFile> whole_file() noexcept;
+  /// Returns the share of the chunks that the image has, from 0 to 1.
+  double share() const noexcept;
+  /// Reads bytes from the image.  Returns false if it does not have all of them, or they cannot be read.
+  /// Blocks.
+  bool read(std::uint64_t offset, MutableBytes to) noexcept;
+
+  /// Returns whether offer() or offer_cached() would add something.
+  bool wants(std::uint64_t offset, std::uint64_t bytes) noexcept;
+  /// Offers bytes of the database file, which are copied and written to the image later, or skipped.
+  void offer(std::uint64_t offset, Bytes bytes) noexcept;
+  /// Adds bytes of the database file at once.  Returns false if the image takes no more.  Blocks.
+  bool add(std::uint64_t offset, Bytes bytes) noexcept;
+  /// Returns whether the image has the chunk.
+  bool has(std::uint64_t chunk) noexcept;
+  /// Offers bytes that are in the page cache now.
+  void offer_cached(std::uint64_t offset, std::uint64_t bytes) noexcept;
+  /// Waits until everything that was offered is written, `ns` nanoseconds at most.
+  void flush(std::int64_t ns) noexcept;
+
+  const ImageCounts& counts() const noexcept { return counts_; }
+
+ private:
+  friend class Filler;
+  struct InProcess;
+
+  Image(DatabaseState state, std::string name) noexcept : state_(std::move(state)), name_(std::move(name)) {}
+  static std::shared_ptr<Image> find_or_add(const std::string& name, const std::shared_ptr<Image>& made);
+  Status open_here() noexcept;
+  Status make_map_here(InProcess& p, const std::string& map) noexcept;
+  InProcess* here() noexcept;
+  std::atomic<unsigned char>& state_of(std::uint64_t chunk) const noexcept;
+  std::atomic<std::uint64_t>* units_of(std::uint64_t chunk) const noexcept;
+  bool is_nearly_complete(std::uint64_t chunk) const noexcept;
+  bool is_there(InProcess& p, std::uint64_t chunk) noexcept;
+  bool verify(InProcess& p, std::uint64_t chunk) noexcept;
+  std::uint64_t bytes_in(std::uint64_t chunk) const noexcept;
+  unsigned missing_units(std::uint64_t chunk) const noexcept;
+  bool lacks(std::uint64_t offset, std::uint64_t bytes) const noexcept;
+  Filler* filler(InProcess& p) noexcept;
+
+  // These are called by the filler's thread.
+  void write(InProcess& p, std::uint64_t offset, Bytes bytes) noexcept;
+  void complete(InProcess& p, std::uint64_t chunk) noexcept;
+  void look_at_room(InProcess& p) noexcept;
+  bool is_current() const noexcept;
+  void stop_filling(const char* why) noexcept;
+
+  const DatabaseState state_;
+  const std::string name_;
+  std::string path_;  ///< of the data file of the image
+  std::uint64_t chunks_ = 0;
+  Mapping map_;
+  FileIdentity identity_;                        ///< of the data file of the image
+  std::atomic<bool> fills_{true};                ///< offers are accepted
+  std::atomic<std::uint64_t> chunks_wanted_{0};  ///< the image takes only chunks below this number
+  std::atomic<InProcess*> in_process_{nullptr};  ///< owned; see here()
+  ImageCounts counts_;
+};
+
+/// Lock and unlock the list of images around a fork.
+void lock_images() noexcept;
+void unlock_images() noexcept;
+
+}  // namespace lmdbio::cache
