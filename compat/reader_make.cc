@@ -283,8 +283,8 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   source.key_order = env.engine->dbx(dbi).key_order;
   source.dup_order = env.engine->dbx(dbi).dup_order;
 
-  const std::shared_ptr<cache::Image> image = cache::Image::get(source.file, name.c_str(), source.txnid);
-  if (image != nullptr) source.make_engine = gather::cached_engines(image, true);
+  source.image = cache::Image::get(source.file, name.c_str(), source.txnid);
+  if (source.image != nullptr) source.make_engine = gather::cached_engines(source.image, true);
 
   ReadFacts facts;
   facts.setting = config().io;
@@ -315,9 +315,11 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   std::vector<records::Excluded> excluded;
   if (const Status st = find_excluded(t, dbi, options, name, excluded, why); !st.ok()) return st;
   if (const Status st = records::open_locations(source, request, locations, loaded, why); !st.ok()) return st;
-  if (std::shared_ptr<const OpenFile> whole = image != nullptr ? image->whole_file() : nullptr;
+  // The index file belongs to the database file, so the image replaces it only now.
+  if (std::shared_ptr<const OpenFile> whole = source.image != nullptr ? source.image->whole_file() : nullptr;
       whole != nullptr) {
     source.file = std::move(whole);
+    source.is_image = true;
     source.programs_fd = -1;
     source.make_engine = {};
   }

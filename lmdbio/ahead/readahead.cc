@@ -91,7 +91,7 @@ Status Readahead::read_need(const PageRun& need, const window::WindowView& view)
   const std::uint64_t at = need.first << view.shift(), bytes = need.pages << view.shift();
   if (!file.residency().is_read(at, bytes, view.base())) {
     st = needs_.bring(file.file(), file.name.c_str(), file.is_image() ? -1 : env_->fd(), at, bytes);
-    file.stats.add_reads(needs_.take_counts());
+    file.count(file.backing(), needs_.take_counts());
   }
   if (st.raw() == EBADF) st = {};  // nothing was read: page faults read it
   if (!st.ok()) file.read_failed.store(true, std::memory_order_relaxed);

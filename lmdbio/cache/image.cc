@@ -398,17 +398,7 @@ std::shared_ptr<const OpenFile> Image::whole_file() noexcept {
     if (state_of(c).load(std::memory_order_acquire) != kThere) return nullptr;
   Result<std::shared_ptr<const OpenFile>> file =
       OpenFile::get({-1, path_.c_str(), identity_}, OpenFile::With::direct);
-  if (!file) return nullptr;
-  struct Both {
-    std::shared_ptr<Image> image;
-    std::shared_ptr<const OpenFile> file;
-  };
-  try {
-    const auto both = std::make_shared<Both>(Both{shared_from_this(), std::move(file).value()});
-    return {both, both->file.get()};
-  } catch (...) {
-    return nullptr;
-  }
+  return file ? std::move(file).value() : nullptr;
 }
 
 bool Image::read(std::uint64_t offset, MutableBytes to) noexcept {

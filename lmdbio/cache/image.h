@@ -42,7 +42,7 @@ struct ImageCounts {
 /// An image never has wrong bytes for pages that the snapshot reaches.  A chunk counts once all of its bytes
 /// were written and the database was seen to be in the same state afterwards.  After a start of the machine,
 /// the checksum of a chunk is verified before its first use.
-class Image : public std::enable_shared_from_this<Image> {
+class Image {
  public:
   /// Returns the image of this snapshot of a database, or nullptr if there is none: LMDBIO_CACHE_DIR is not
   /// set, the database is in that file system itself, the snapshot is not the newest one, or the image cannot
@@ -59,7 +59,6 @@ class Image : public std::enable_shared_from_this<Image> {
   /// Returns the length of the image in bytes, a multiple of kChunkBytes.
   std::uint64_t bytes() const noexcept { return chunks_ * kChunkBytes; }
   /// Returns the image as a file with the same bytes as the snapshot, if it has all chunks.  Else nullptr.
-  /// The result keeps the image in use.
   std::shared_ptr<const OpenFile> whole_file() noexcept;
   /// Returns the share of the chunks that the image has, from 0 to 1.
   double share() const noexcept;
@@ -81,6 +80,12 @@ class Image : public std::enable_shared_from_this<Image> {
   void flush(std::int64_t ns) noexcept;
 
   const ImageCounts& counts() const noexcept { return counts_; }
+  /// Sets `total` to the bytes that this process has read from the image.  `file_bytes`: bytes that a user of
+  /// whole_file() has read since its last call; 0 for other users.
+  void count_into(Counter& total, std::uint64_t file_bytes) noexcept {
+    counts_.read += file_bytes;
+    total.raise_to(counts_.read);
+  }
 
  private:
   friend class Filler;

@@ -106,6 +106,8 @@ void add_reading(const Json& io, Lines& out) {
                               count(io, "chunks_cached")));
   out.push_back("read for walks and lookups: " + bytes(io, "read") +
                 (engine.empty() ? "" : " (by " + printable(engine) + ")"));
+  if (count(io, "cache_read") != 0)
+    out.push_back("read from the cache on local disk: " + bytes(io, "cache_read"));
   out.push_back(format_text("waits for read-ahead: %llu, %.3f s in total; requests by size: %s",
                             count(io, "stalls"), static_cast<double>(number(io, "stall_us")) / 1e6,
                             requests_text(io).c_str()));
@@ -166,6 +168,8 @@ void add_readers(const Json& reader, Lines& out) {
       counted(count(reader, "batches"), "batch", "batches").c_str(), bytes(reader, "bytes").c_str(),
       bytes(reader, "read").c_str(), counted(count(reader, "requests"), "request").c_str(),
       bytes(reader, "copied").c_str(), static_cast<double>(number(reader, "wait_us")) / 1e6));
+  if (count(reader, "cache_read") != 0)
+    out.push_back("readers: read from the cache on local disk: " + bytes(reader, "cache_read"));
 }
 
 /// Adds lines for one environment, or for the totals of all environments.

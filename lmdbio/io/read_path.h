@@ -13,8 +13,8 @@
 // | lookup   | page faults | LMDBIO_IO=mmap; a small file                                               |
 // |          | direct      | cannot be mapped                                                           |
 // |          | page cache  | otherwise                                                                  |
-// | load     | direct      | walks are direct and all chunks have room; and LMDBIO_IO=direct or does    |
-// |          |             | not fit                                                                    |
+// | load     | direct      | walks are direct and all chunks have room; and LMDBIO_IO=direct, or does   |
+// |          |             | not fit, or the cache on local disk has a part of the file                 |
 // |          | page cache  | fits                                                                       |
 // |          | none        | otherwise                                                                  |
 // | prefetch | page faults | LMDBIO_IO=mmap                                                             |
@@ -121,7 +121,7 @@ struct ReadFacts {
   std::uint64_t file_bytes = 0;
   std::uint64_t available = 0;             ///< memory that the page cache could grow by, in bytes
   ReadPath walks = ReadPath::page_faults;  ///< how walks read the file now (load)
-  bool in_cache = false;                   ///< the cache on local disk has a part of the file (walk)
+  bool in_cache = false;                   ///< the cache on local disk has a part of the file (walk, load)
   bool room_for_all = false;               ///< private memory and VMAs suffice for all of its chunks (load)
   bool residency_is_known = true;          ///< a system call tells what is in the page cache (stride)
   /// Shares of the bytes nearby that are used, 0 to 1 (stride).  `used`: by this walk, as far as is known.
@@ -197,6 +197,7 @@ constexpr ReadDecision lookup_path(const ReadFacts& f) noexcept {
 constexpr ReadDecision load_path(const ReadFacts& f) noexcept {
   const bool chunks = f.walks == ReadPath::direct && f.room_for_all;
   if (chunks && f.setting == IoMode::direct) return {ReadPath::direct, false, false, "LMDBIO_IO=direct"};
+  if (chunks && f.in_cache) return {ReadPath::direct, false, false, "the cache has a part of the file"};
   if (fits_page_cache(f.file_bytes, f.available))
     return {ReadPath::page_cache, true, false, "fits into the page cache"};
   if (chunks) return {ReadPath::direct, false, false, "fits into private memory"};

@@ -11,6 +11,7 @@ struct Counters {
   Counter batches, records;
   Counter bytes_given;             ///< bytes of keys and values that programs received
   Counter bytes_read;              ///< bytes read from the file
+  Counter cache_read;              ///< bytes that the process has read from the cache on local disk
   Counter bytes_copied;            ///< bytes copied from the page cache through the mapping
   Counter requests;                ///< reads of the file
   Counter fetches;                 ///< fetches that have been read
@@ -33,6 +34,7 @@ inline constexpr CounterField<Counters> kCounters[] = {
     {"records", &Counters::records},
     {"bytes", &Counters::bytes_given},
     {"read", &Counters::bytes_read},
+    {"cache_read", &Counters::cache_read},
     {"copied", &Counters::bytes_copied},
     {"requests", &Counters::requests},
     {"fetches", &Counters::fetches},

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "lmdbio/cache/image.h"
 #include "lmdbio/format/compare.h"
 #include "lmdbio/format/layout.h"
 #include "lmdbio/gather/queues.h"
@@ -47,6 +48,10 @@ struct Source {
   /// True if reads through the page cache also read the pages around the records.  False for ranks that read
   /// only some of the records, because other ranks read the neighbouring records.
   bool reads_around = false;
+  /// The image of the database in the cache on local disk, or null.  `file` is the image itself if it has all
+  /// of the database; otherwise make_engine reads through it.
+  std::shared_ptr<cache::Image> image;
+  bool is_image = false;           ///< `file` is the image
   gather::MakeEngine make_engine;  ///< makes the engines of readers and index builds; see gather::Queues
 };
 

@@ -46,6 +46,7 @@ struct FileStats {
   Counter exact_reads;       ///< reads of just the data that lookups missed
   Counter exact_bytes;       ///< bytes of these reads
   Counter exact_ns;          ///< time that lookups waited for these reads
+  Counter cache_read;        ///< bytes that the process has read from the cache on local disk, for any use
   Counter leaves_fetched;    ///< leaf pages fetched ahead of lookups
 
   void add_reads(const ReadCounts& c) noexcept {
@@ -91,6 +92,7 @@ inline constexpr CounterField<FileStats> kFileStats[] = {
     {"exact_reads", &FileStats::exact_reads},
     {"exact_bytes", &FileStats::exact_bytes},
     {"exact_us", &FileStats::exact_ns, 1000},
+    {"cache_read", &FileStats::cache_read},
     {"leaves_fetched", &FileStats::leaves_fetched},
     {"loads_begun", &FileStats::loads_begun},
     {"loads_finished", &FileStats::loads_finished},

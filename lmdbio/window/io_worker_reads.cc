@@ -85,8 +85,9 @@ void IoWorker::begin(ReadJob&& job, Staging memory) noexcept {
 IoWorker::Lane::Lane(std::shared_ptr<WindowFile> f)
     : file(std::move(f)),
       backing(file->backing()),
-      queues(backing.file, backing.image != nullptr ? gather::cached_engines(backing.image, false)
-                                                    : gather::MakeEngine()) {}
+      queues(backing.file, backing.image != nullptr && !file->is_image(backing)
+                               ? gather::cached_engines(backing.image, false)
+                               : gather::MakeEngine()) {}
 
 IoWorker::Lane& IoWorker::lane(const std::shared_ptr<WindowFile>& file) {
   for (const std::unique_ptr<Lane>& l : lanes_)
@@ -146,7 +147,7 @@ void IoWorker::finished(std::size_t at) noexcept {
       f.group.status = Status::from_errno(EAGAIN);  // page faults read the bytes instead
   }
   for (const std::unique_ptr<Lane>& l : lanes_)
-    if (l->file == f.job.file) l->file->stats.add_reads(l->queues.take_counts());
+    if (l->file == f.job.file) l->file->count(l->backing, l->queues.take_counts());
   {
     const std::lock_guard lock(owner_.mutex_);
     if (const ChunkJob* const c = f.job.chunk(); c != nullptr)

@@ -43,7 +43,7 @@ std::unique_ptr<const Backing> from_cache(const Backing& database, const char* n
     });
   if (!whole) return std::make_unique<const Backing>(database.file, database.direct, -1, image);
   const File* const direct = file->direct();
-  return std::make_unique<const Backing>(std::move(file), direct, -1, nullptr);
+  return std::make_unique<const Backing>(std::move(file), direct, -1, image);
 }
 
 }  // namespace
@@ -87,7 +87,7 @@ Result<std::shared_ptr<WindowFile>> Prefetcher::open(const std::shared_ptr<Windo
     facts.memory_limit = memory_.limit();
     facts.file_bytes = used_bytes;
     facts.available = memory_facts().available;
-    facts.in_cache = backing.image != nullptr && backing.image->share() >= kWorthUsing;
+    facts.in_cache = backing.image != nullptr && !whole && backing.image->share() >= kWorthUsing;
     const ReadDecision decision = choose_read_path(Access::walk, facts);
     const std::size_t chunk = chunks_.chunk_bytes();
     Result<ChunkTable> table =

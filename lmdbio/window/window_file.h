@@ -81,7 +81,9 @@ struct Backing {
   const File& buffered;      ///< see OpenFile
   const File* const direct;  ///< see OpenFile; null if not available or not wanted
   Residency residency;
-  std::shared_ptr<cache::Image> image;  ///< null, or reads go through it (gather/cached_engine.h)
+  /// The image of the file in the cache on local disk, or null.  If `file` is the image itself, it has all of
+  /// the database.  Otherwise reads go through it (gather/cached_engine.h).
+  std::shared_ptr<cache::Image> image;
 
   Backing(std::shared_ptr<const OpenFile> f, const File* past_page_cache, int programs_fd,
           std::shared_ptr<cache::Image> i)
@@ -132,7 +134,13 @@ struct WindowFile : std::enable_shared_from_this<WindowFile> {
   const File* direct() const noexcept { return backing().direct; }
   const Residency& residency() const noexcept { return backing().residency; }
   /// True if the window maps an image instead of the database file.
-  bool is_image() const noexcept { return file() != database.file; }
+  bool is_image() const noexcept { return is_image(backing()); }
+  bool is_image(const Backing& b) const noexcept { return b.file != database.file; }
+  /// Counts reads of a backing.
+  void count(const Backing& b, const ReadCounts& reads) noexcept {
+    stats.add_reads(reads);
+    if (b.image != nullptr) b.image->count_into(stats.cache_read, is_image(b) ? reads.bytes : 0);
+  }
   const bool local;               ///< on a local file system
   const std::uint64_t readahead;  ///< size of the kernel's read-ahead for page faults, in bytes
   bool shares_chunks = false;     ///< see shares_chunk_files(); constant once a walk has begun
