@@ -945,7 +945,8 @@ void read_somehow(Snapshot& s, Rng& rng) {
   }
 }
 
-[[noreturn]] void child(Snapshot& s, Rng rng, Actor how) {
+/// `parents`: the parent's files, where all of them were open before the fork; otherwise nullptr.
+[[noreturn]] void child(Snapshot& s, Rng rng, Actor how, const Victims* parents) {
   ++generation_of_process;
   Victims victims;
   if (how == kCloseChild) {
@@ -958,7 +959,7 @@ void read_somehow(Snapshot& s, Rng& rng) {
   s.look_at_held();
   for (unsigned n = rng.between(1, 3); n > 0; --n) read_somehow(s, rng);
   victims.check();
-  if (const Victims* const v = process_victims; v != nullptr && how != kCloseChild) v->check();
+  if (parents != nullptr && how != kCloseChild) parents->check();
   if (with_lmdbio && rng.percent(70)) {  // the real LMDB's reader slot is still the parent's
     s.close_cursor();
     s.recheck();
@@ -976,9 +977,12 @@ void fork_child(Snapshot& s, Rng& rng, Actor how) {
   const Acting a(how);
   const Rng seed(rng.next());
   std::fflush(nullptr);
+  // Read before the fork.  The kernel copies the descriptors first and the memory later: a child may see in
+  // memory what another thread opened in between, and not have it.
+  const Victims* const victims = process_victims;
   const pid_t pid = fork();
   if (pid < 0) fault("error", "fork: %s", std::strerror(errno));
-  if (pid == 0) child(s, seed, how);
+  if (pid == 0) child(s, seed, how, victims);
   if (rng.percent(50)) read_somehow(s, rng);
   int status = 0;
   if (waitpid(pid, &status, 0) != pid) fault("error", "waitpid: %s", std::strerror(errno));
