@@ -11,13 +11,36 @@
 #include <string>
 #include <vector>
 
+#include "lmdbio/cache/codec.h"
 #include "tests/fuzz/corpus.h"
+#include "tests/support/chunk_data.h"
 #include "tests/support/dbgen.h"
 
 namespace {
 
 using namespace lmdbio::test;
 using K = DbKind;
+
+/// Small chunks of each codec and filter.
+void save_chunks(const std::filesystem::path& out) {
+  namespace cache = lmdbio::cache;
+  using Kind = cache::Filter::Kind;
+  std::filesystem::create_directories(out);
+  const std::vector<std::byte> plain = chunk_data(ChunkData::counts, 700, 1);
+  cache::Scratch scratch;
+  const std::pair<const char*, cache::Recipe> recipes[] = {
+      {"raw", {}},
+      {"lz4", {cache::Codec::lz4, {}}},
+      {"lz4_shuffle", {cache::Codec::lz4, {Kind::shuffle, 2}}},
+      {"zstd1", {cache::Codec::zstd1, {}}},
+      {"zstd1_delta", {cache::Codec::zstd1, {Kind::delta, 40}}},
+      {"zstd3_shuffle", {cache::Codec::zstd3, {Kind::shuffle, 8}}}};
+  for (const auto& [name, recipe] : recipes) {
+    std::vector<std::byte> stored(cache::stored_bound(plain.size()));
+    stored.resize(cache::compress_chunk(plain, recipe, 0, stored, scratch).value());
+    save(out / name, '\x03' + std::string(reinterpret_cast<const char*>(stored.data()), stored.size()));
+  }
+}
 
 }  // namespace
 
@@ -26,6 +49,7 @@ int main(int argc, char** argv) {
   const std::filesystem::path out = argv[1];
   std::filesystem::create_directories(out / "file");
   std::filesystem::create_directories(out / "page");
+  save_chunks(out / "chunk");
   const LmdbApi lmdb = load_lmdb("liblmdb.so.0");
   constexpr unsigned kDup = MDB_DUPSORT;
   const std::vector<std::pair<const char*, std::vector<DbSpec>>> files = {

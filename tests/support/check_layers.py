@@ -29,7 +29,7 @@ LAYERS = {
     "lmdbio/records": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/cache", "lmdbio/node/counter_board.h", "lmdbio/gather", "lmdbio/tree", PUBLIC],
     "lmdbio/stats": ["lmdbio/base", "lmdbio/node", "lmdbio/window", "lmdbio/tree", "lmdbio/records"],
     "lmdbio/ranks": ["lmdbio/base", "lmdbio/io", "lmdbio/node", "lmdbio/records", PUBLIC],
-    "lmdbio/cli": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/window", "lmdbio/tree",
+    "lmdbio/cli": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/window", "lmdbio/tree",
                    "lmdbio/check", "lmdbio/records", "lmdbio/stats", "lmdbio/ranks", PUBLIC],
     "compat": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/gather", "lmdbio/window", "lmdbio/ahead",
                "lmdbio/tree", "lmdbio/check", "lmdbio/records", "lmdbio/stats", "lmdbio/ranks", PUBLIC],
@@ -44,6 +44,7 @@ LAYERS = {
 RESTRICTED = [
     (re.compile(r"mpi\.h$"), ["lmdbio/ranks", "lmdbio/include", "lmdbio/python", "bench", "tests", "caffe_patch"]),
     (re.compile(r"liburing"), ["lmdbio/io", "bench", "tests"]),
+    (re.compile(r"(?:lz4|zstd)\w*\.h$"), ["lmdbio/cache", "bench", "tests"]),
     (re.compile(r"lmdb\.h$"), ["lmdbio/format", "lmdbio/ahead", "lmdbio/tree", "lmdbio/records", "lmdbio/cli", "lmdbio/include", "lmdbio/python",
                                "compat", "caffe_patch", "bench", "tests"]),
 ]
@@ -70,7 +71,7 @@ ONLY = [
 ]
 # The table from modules to tests, and the folders whose modules it has to name.
 TABLE = "docs/tests.md"
-TESTED = [f"lmdbio/{f}" for f in ("base", "format", "io", "node", "gather", "window", "ahead", "tree", "check", "records", "ranks", "stats")] + ["compat"]
+TESTED = [f"lmdbio/{f}" for f in ("base", "format", "io", "node", "cache", "gather", "window", "ahead", "tree", "check", "records", "ranks", "stats")] + ["compat"]
 TEST = (".cc", ".c", ".py")
 SOURCE = (".h", ".cc", ".c", ".cpp", ".hpp")
 SKIPPED = {"build", ".git", "__pycache__"}
@@ -265,6 +266,7 @@ def selftest():
     expect(check_layers, {**base, "lmdbio/io/j.cc": "#include <lmdb.h>\n"}, "must not include lmdb.h")
     expect(check_layers, {**base, "compat/c.cc": '#include "lmdbio/io/i.h"\n#include <lmdb.h>\n'})
     expect(check_layers, {**base, "compat/c.cc": "#include <mpi.h>\n"}, "must not include mpi.h")
+    expect(check_layers, {**base, "lmdbio/io/j.cc": "#include <zstd.h>\n"}, "must not include zstd.h")
     expect(check_layers, {"lmdbio/new/n.h": ""}, "in no layer")
     expect(check_layers, {"lmdbio/io/j.cc": "/*\n*/ ::munmap(p, n);\n  ::close(fd);\n  f.close();\n  x->munmap();\n"},
            "j.cc:2: only lmdbio/base/mapping.h calls munmap", "j.cc:3: only lmdbio/base/unique_fd.h calls close")
