@@ -123,6 +123,11 @@ bool parse_cache_dir(Config& c, const char* value) {
   return true;
 }
 
+bool parse_cache_codec(Config& c, const char* value) {
+  constexpr std::string_view kNames[] = {"auto", "raw", "lz4", "zstd-1", "zstd-3", "smallest"};
+  return parse_name(value, kNames, c.cache_codec);
+}
+
 bool parse_cache_size(Config& c, const char* value) {
   constexpr std::uint64_t kLeast = std::uint64_t{16} << 20;
   std::uint64_t n = 0;
@@ -224,6 +229,12 @@ constexpr ConfigEntry kTable[] = {
      "Upper limit on the disk space of the cache. Not set: half of the free space. In any case at least 10%, "
      "or 5 GiB, of the file system stay free.",
      parse_cache_size},
+    {"LMDBIO_CACHE_CODEC", "auto, raw, lz4, zstd-1, zstd-3, smallest", "auto",
+     "How the cache compresses a database, from its next state on. auto: in the way that makes an epoch "
+     "fastest, according to a sample of the database, the storage, the processors and the space. smallest: "
+     "in "
+     "the smallest way that is not slower than the storage. An image that exists stays as it is.",
+     parse_cache_codec},
     {"LMDBIO_INDEX_DIR", "path of a directory", "",
      "Directory for record indexes (lmdbio index). Not set: next to each database.", parse_index_dir},
     {"LMDBIO_LOG", "error, warn, info, debug", "warn",

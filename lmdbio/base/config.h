@@ -15,6 +15,8 @@ enum class IoMode : unsigned char { automatic, mmap, direct, buffered };
 /// LMDBIO_ENGINE: which system calls read data that is not in memory.
 enum class IoEngineChoice : unsigned char { automatic, uring, threads, pread };
 
+/// LMDBIO_CACHE_CODEC: how the cache on local disk is compressed.
+enum class CacheCodec : unsigned char { automatic, raw, lz4, zstd1, zstd3, smallest };
 /// LMDBIO_NODE: what the processes of a node share.
 enum class NodeMode : unsigned char { automatic, cache, chunks, off };
 
@@ -38,7 +40,8 @@ struct Config {
   unsigned stall_seconds = 30;    // 0: no warning
   std::string cache_dir;          // of the cache on local disk; if empty, there is none
   std::uint64_t cache_bytes = 0;  // 0: half of the free space
-  std::string index_dir;          // for record indexes; if empty, next to each database
+  CacheCodec cache_codec = CacheCodec::automatic;
+  std::string index_dir;  // for record indexes; if empty, next to each database
   std::string
       stats;  // empty: none; "1": standard error; else a path template with %p (pid), %h (host), %% (%)
 };

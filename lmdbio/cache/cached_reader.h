@@ -24,6 +24,7 @@ class CachedReader final : public RangeReader {
     if (bytes_ == Bytes::wanted && image_->read(offset, to)) return static_cast<long>(to.size());
     const long n = file_->fill(offset, to);
     if (n <= 0) return n;
+    image_->note_read(static_cast<std::uint64_t>(n));
     if (bytes_ == Bytes::wanted)
       image_->offer(offset, to.first(static_cast<std::size_t>(n)));
     else

@@ -38,7 +38,8 @@ bool is_name(std::string_view text) noexcept {
 }
 
 bool is_ending(std::string_view text) noexcept {
-  return text == kDataEnding || text == kTableEnding || text.ends_with(kMapEnding) || text.ends_with(".new");
+  return text == kDataEnding || text == kTableEnding || text == kPartEnding || text.ends_with(kMapEnding) ||
+         text.ends_with(".new");
 }
 
 /// Calls f(name of the image, name of the file) for each file of an image.

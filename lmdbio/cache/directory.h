@@ -17,7 +17,8 @@ std::string image_name(const std::array<std::uint64_t, 2>& state);
 
 /// The files of an image have its name and one of these endings.  The map's name also has the number of the
 /// boot: NAME.BOOT.map.
-inline constexpr const char kDataEnding[] = ".data", kTableEnding[] = ".table", kMapEnding[] = ".map";
+inline constexpr const char kDataEnding[] = ".data", kTableEnding[] = ".table", kMapEnding[] = ".map",
+                            kPartEnding[] = ".part";
 
 /// A number that identifies this start of the machine.
 std::uint64_t boot_number() noexcept;

@@ -14,8 +14,6 @@ namespace lmdbio::cache {
 
 namespace {
 
-constexpr std::int64_t kLong = 3'600'000'000'000;
-
 // Makes the calling thread run, and read and write, only when nobody else does.  Both calls may fail.
 void become_idle() noexcept {
   const sched_param none{};
@@ -26,9 +24,9 @@ void become_idle() noexcept {
 
 }  // namespace
 
-std::unique_ptr<Filler> Filler::start(Write write, void* context) noexcept {
+std::unique_ptr<Filler> Filler::start(Write write, Idle idle, void* context) noexcept {
   const std::shared_ptr<PrivateTable> table = PrivateTable::get();
-  std::unique_ptr<Filler> made(new (std::nothrow) Filler(write, context));
+  std::unique_ptr<Filler> made(new (std::nothrow) Filler(write, idle, context));
   if (made == nullptr || table == nullptr) return nullptr;
   if (table->start(made->thread_, nullptr, run, made.get()) == 0) return made;
   made->ending_ = true;  // there is no thread to wait for
@@ -62,7 +60,7 @@ void Filler::serve() noexcept {
       }
     }
     if (piece.memory == nullptr) {
-      work_.wait(seen, kLong);
+      if (const std::int64_t ns = idle_(context_); ns != 0) work_.wait(seen, ns);
       continue;
     }
     write_(context_, piece.offset, {piece.memory.get(), piece.bytes});

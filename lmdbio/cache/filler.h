@@ -24,8 +24,11 @@ class Filler {
   /// Writes one piece.
   using Write = void (*)(void* context, std::uint64_t offset, Bytes bytes) noexcept;
 
+  /// Called when there is nothing to write.  Returns after how many ns to call it again, if nothing comes.
+  using Idle = std::int64_t (*)(void* context) noexcept;
+
   /// Starts the thread.  Returns nullptr if there is no thread or no memory.
-  static std::unique_ptr<Filler> start(Write write, void* context) noexcept;
+  static std::unique_ptr<Filler> start(Write write, Idle idle, void* context) noexcept;
   /// Drops what was not written, and waits for the thread.
   ~Filler();
 
@@ -44,11 +47,12 @@ class Filler {
     std::unique_ptr<std::byte[]> memory;
     std::size_t bytes;
   };
-  Filler(Write write, void* context) noexcept : write_(write), context_(context) {}
+  Filler(Write write, Idle idle, void* context) noexcept : write_(write), idle_(idle), context_(context) {}
   static void* run(void* self) noexcept;
   void serve() noexcept;
 
   const Write write_;
+  const Idle idle_;
   void* const context_;
   pthread_t thread_{};
   EventCount work_, done_;

@@ -1,110 +1,44 @@
 #include "lmdbio/cache/image.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <cinttypes>
-#include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <new>
-#include <optional>
-#include <span>
+#include <utility>
 #include <vector>
 
-#include "lmdbio/base/align.h"
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/fork_safe_mutex.h"
+#include "lmdbio/base/futex.h"
 #include "lmdbio/base/log.h"
-#include "lmdbio/base/unique_fd.h"
-#include "lmdbio/cache/filler.h"
+#include "lmdbio/cache/file_bytes.h"
+#include "lmdbio/cache/image_process.h"
 #include "lmdbio/cache/table.h"
 #include "lmdbio/format/layout.h"
 #include "lmdbio/format/meta_view.h"
 #include "lmdbio/io/content_state.h"
-#include "lmdbio/io/private_table.h"
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 namespace lmdbio::cache {
 
 namespace {
 
-/// Buffer for checksums, in bytes.
-constexpr std::size_t kScratch = std::size_t{64} << 10;
-/// A chunk that lacks at most this many units is completed by reading the rest from the database.
-constexpr unsigned kFewUnits = kUnitsPerChunk / 32;
 /// How long the last user of an image waits for what it has offered, in ns.
 constexpr std::int64_t kFlushNs = 200'000'000;
-/// Bytes written between two checks of the room.
-constexpr std::uint64_t kLookEvery = 16 * kChunkBytes;
 
 /// The images of this process.  Leaked on purpose: no static destructor.
 constinit SignalSafeMutex images_mutex;
 constinit std::vector<std::weak_ptr<Image>>* all_images = nullptr;
 
-constexpr auto kMissing = static_cast<unsigned char>(ChunkState::missing);
-constexpr auto kThere = static_cast<unsigned char>(ChunkState::there);
-constexpr auto kUnverified = static_cast<unsigned char>(ChunkState::unverified);
-
-void log_once(const char* path, const char* why) noexcept {
+void log_once(const char* path, Status why) noexcept {
   static constinit std::atomic<bool> told{false};
-  if (!told.exchange(true)) log_line(LogLevel::warn, "%s: no cache on local disk: %s", path, why);
-}
-
-const char* text_of(Status st) noexcept {
-  const char* const text = st.raw() > 0 ? ::strerrordesc_np(st.raw()) : nullptr;
-  return text != nullptr ? text : "unknown error";
-}
-
-Status last_error() noexcept { return Status::from_errno(errno != 0 ? errno : EIO); }
-
-bool read_all(int fd, std::uint64_t offset, MutableBytes to) noexcept {
-  while (!to.empty()) {
-    const ssize_t n = ::pread(fd, to.data(), to.size(), static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    to = to.subspan(static_cast<std::size_t>(n));
-    offset += static_cast<std::uint64_t>(n);
-  }
-  return true;
-}
-
-bool write_all(int fd, std::uint64_t offset, Bytes from) noexcept {
-  while (!from.empty()) {
-    const ssize_t n = ::pwrite(fd, from.data(), from.size(), static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
-    from = from.subspan(static_cast<std::size_t>(n));
-    offset += static_cast<std::uint64_t>(n);
-  }
-  return true;
-}
-
-/// Returns the checksum of a part of a file, or false if it cannot be read.
-bool checksum_of(int fd, std::uint64_t offset, std::uint64_t bytes, std::uint64_t& out) noexcept {
-  const std::unique_ptr<std::byte[]> scratch(new (std::nothrow) std::byte[kScratch]);
-  XXH3_state_t state;
-  if (scratch == nullptr || ::XXH3_64bits_reset(&state) != XXH_OK) return false;
-  for (std::uint64_t at = 0; at < bytes; at += kScratch) {
-    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kScratch, bytes - at));
-    if (!read_all(fd, offset + at, {scratch.get(), n})) return false;
-    (void)::XXH3_64bits_update(&state, scratch.get(), n);
-  }
-  out = ::XXH3_64bits_digest(&state);
-  return true;
-}
-
-std::size_t units_at(std::uint64_t chunks) noexcept { return align_up(sizeof(MapHeader) + chunks, 8); }
-std::size_t map_bytes(std::uint64_t chunks) noexcept {
-  return units_at(chunks) + chunks * (kUnitsPerChunk / 8);
+  const char* const text = why.raw() > 0 ? ::strerrordesc_np(why.raw()) : nullptr;
+  if (!told.exchange(true))
+    log_line(LogLevel::warn, "%s: no cache on local disk: %s", path,
+             text != nullptr ? text : "unknown error");
 }
 
 /// Sets the page size and the length of the snapshot.  Returns false if it is not the newest one.
@@ -127,133 +61,10 @@ bool read_metas(DatabaseState& state) noexcept {
   return newest;
 }
 
-/// Gives the new file `from` the name `to`, if no file has that name.
-void give_name(int directory, const std::string& from, const std::string& to) noexcept {
-  (void)::linkat(directory, from.c_str(), directory, to.c_str(), 0);
-  (void)::unlinkat(directory, from.c_str(), 0);
-}
-
-UniqueFd open_in(int directory, const std::string& file, int flags) noexcept {
-  return UniqueFd(::openat(directory, file.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600));
-}
-
 }  // namespace
 
 void lock_images() noexcept { images_mutex.lock(); }
 void unlock_images() noexcept { images_mutex.unlock(); }
-
-/// What one process has of an image.  A forked child opens the files again.
-struct Image::InProcess {
-  const unsigned generation = PrivateTable::generation();
-  Image* const image;
-  std::optional<Directory> directory;  ///< as all descriptors: in the private table
-  UniqueFd data, table, map;
-  std::atomic<Filler*> filler{nullptr};      ///< owned
-  std::atomic<std::uint64_t> until_look{0};  ///< bytes to write until look_at_room()
-
-  explicit InProcess(Image& i) noexcept : image(&i) {}
-  Status open(bool make) noexcept;
-};
-
-Status Image::InProcess::open(bool make) noexcept {
-  Result<Directory> opened = Directory::open(config().cache_dir, make);
-  if (!opened) return opened.error();
-  directory.emplace(std::move(opened).value());
-  const int at = directory->fd();
-  try {
-    const std::string& name = image->name_;
-    data = open_in(at, name + kDataEnding, O_RDWR | (make ? O_CREAT : 0));
-    if (!data) return last_error();
-    struct stat st;
-    if (::fstat(data.get(), &st) != 0) return last_error();
-    const auto bytes = static_cast<off_t>(image->chunks_ * kChunkBytes);
-    if (st.st_size != bytes && ::ftruncate(data.get(), bytes) != 0) return last_error();
-    if (!make) {  // a forked child
-      if (st.st_ino != image->identity_.ino || st.st_dev != image->identity_.dev)
-        return Status::from_errno(ESTALE);
-      table = open_in(at, name + kTableEnding, O_RDWR);
-      return table ? Status() : last_error();
-    }
-    image->identity_ = {static_cast<std::uint64_t>(st.st_dev), st.st_ino, static_cast<std::uint64_t>(bytes),
-                        0};
-    image->path_ = directory->path() + "/" + name + kDataEnding;
-    TableHeader header{};
-    for (int tries = 0; tries < 2; ++tries) {
-      table = open_in(at, name + kTableEnding, O_RDWR);
-      if (table && read_header(table.get(), header) && header.image_inode == st.st_ino &&
-          header.used_bytes == image->state_.used_bytes)
-        break;
-      if (table) (void)::unlinkat(at, (name + kTableEnding).c_str(), 0);
-      const std::string fresh = name + "." + std::to_string(::getpid()) + ".new";
-      table = open_in(at, fresh, O_RDWR | O_CREAT | O_TRUNC);
-      header = {};
-      header.image_inode = st.st_ino;
-      header.used_bytes = image->state_.used_bytes;
-      header.snapshot = image->state_.snapshot;
-      header.page_bytes = static_cast<std::uint32_t>(image->state_.page_bytes);
-      (void)std::snprintf(header.path, sizeof header.path, "%s", image->state_.path.c_str());
-      if (!table || !write_header(table.get(), header)) return last_error();
-      give_name(at, fresh, name + kTableEnding);
-    }
-    if (header.image_inode != st.st_ino) return Status::from_errno(EAGAIN);
-    char boot[20];
-    (void)std::snprintf(boot, sizeof boot, ".%016" PRIx64, boot_number());
-    return image->make_map_here(*this, name + boot + kMapEnding);
-  } catch (...) {
-    return Status::from_errno(ENOMEM);
-  }
-}
-
-// Maps the map of this boot.  The first process of a boot makes it from the table.
-Status Image::make_map_here(InProcess& p, const std::string& name) noexcept {
-  const int at = p.directory->fd();
-  const std::size_t bytes = map_bytes(chunks_);
-  for (int tries = 0; tries < 2; ++tries) {
-    p.map = open_in(at, name, O_RDWR);
-    if (!p.map) {
-      const std::string fresh = name_ + ".map" + std::to_string(::getpid()) + ".new";
-      const UniqueFd fd = open_in(at, fresh, O_RDWR | O_CREAT | O_TRUNC);
-      // Without the blocks on disk, an access to the mapping could raise SIGBUS.
-      if (!fd) return last_error();
-      if (const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)); error != 0) {
-        (void)::unlinkat(at, fresh.c_str(), 0);
-        return Status::from_errno(error);
-      }
-      MapHeader header{};
-      std::memcpy(header.magic, MapHeader::kMagic, sizeof header.magic);
-      header.image_inode = identity_.ino;
-      header.chunks = chunks_;
-      std::vector<TableEntry> entries(chunks_);
-      std::vector<std::byte> states(chunks_);
-      if (!read_entries(p.table.get(), entries)) return last_error();
-      for (std::uint64_t c = 0; c < chunks_; ++c)
-        if (entries[c].bytes == bytes_in(c)) states[c] = static_cast<std::byte>(ChunkState::unverified);
-      if (!write_all(fd.get(), sizeof header, states) ||
-          !write_all(fd.get(), 0, std::as_bytes(std::span(&header, 1)))) {
-        (void)::unlinkat(at, fresh.c_str(), 0);
-        return last_error();
-      }
-      give_name(at, fresh, name);
-      p.map = open_in(at, name, O_RDWR);
-      if (!p.map) return last_error();
-    }
-    (void)::flock(p.map.get(), LOCK_SH | LOCK_NB);  // tells others that the image is in use
-    struct stat st;
-    MapHeader header;
-    if (::fstat(p.map.get(), &st) == 0 && static_cast<std::size_t>(st.st_size) >= bytes &&
-        read_all(p.map.get(), 0, std::as_writable_bytes(std::span(&header, 1))) &&
-        std::memcmp(header.magic, MapHeader::kMagic, sizeof header.magic) == 0 &&
-        header.image_inode == identity_.ino && header.chunks == chunks_) {
-      void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, p.map.get(), 0);
-      if (mapped == MAP_FAILED) return last_error();
-      map_ = Mapping(mapped, bytes);
-      (void)::futimens(p.map.get(), nullptr);  // the time of the last open
-      return {};
-    }
-    (void)::unlinkat(at, name.c_str(), 0);  // it belongs to an image that was removed
-  }
-  return Status::from_errno(EAGAIN);
-}
 
 std::shared_ptr<Image> Image::get(const std::shared_ptr<const OpenFile>& file, const char* path,
                                   std::uint64_t snapshot) noexcept {
@@ -270,7 +81,7 @@ std::shared_ptr<Image> Image::get(const std::shared_ptr<const OpenFile>& file, c
     Status st = Status::from_errno(EBADF);
     (void)PrivateTable::run([&]() noexcept { st = made->open_here(); });
     if (!st.ok()) {
-      if (st.raw() != EXDEV) log_once(state.path.c_str(), text_of(st));
+      if (st.raw() != EXDEV) log_once(path, st);
       return nullptr;
     }
     return find_or_add(name, made);
@@ -297,11 +108,30 @@ Status Image::open_here() noexcept {
   if (identity_.dev == state_.file->identity().dev) return Status::from_errno(EXDEV);
   look_at_room(*p);
   // A process that was killed may have written chunks without completing them.
-  for (std::uint64_t c = 0; c < chunks_; ++c)
+  for (std::uint64_t c = 0; ready_.load() && c < chunks_; ++c)
     if (is_nearly_complete(c))
       if (Filler* const f = filler(*p); f != nullptr) f->add(c * kChunkBytes, f->take(1), 0);
   in_process_.store(p.release());
   return {};
+}
+
+// Returns the recipe that the setting prescribes, or nullptr if it is chosen later.
+const Recipe* Image::wanted_recipe() const noexcept {
+  static constexpr Recipe kRaw{}, kLz4{Codec::lz4, {}}, kZstd1{Codec::zstd1, {}}, kZstd3{Codec::zstd3, {}};
+  switch (config().cache_codec) {
+    case CacheCodec::automatic:
+    case CacheCodec::smallest:
+      return nullptr;
+    case CacheCodec::raw:
+      break;
+    case CacheCodec::lz4:
+      return built_in(Codec::lz4) ? &kLz4 : &kRaw;
+    case CacheCodec::zstd1:
+      return built_in(Codec::zstd1) ? &kZstd1 : &kRaw;
+    case CacheCodec::zstd3:
+      return built_in(Codec::zstd3) ? &kZstd3 : &kRaw;
+  }
+  return &kRaw;
 }
 
 void Image::flush_all(std::int64_t ns) noexcept {
@@ -356,12 +186,14 @@ unsigned Image::missing_units(std::uint64_t chunk) const noexcept {
   return all - std::min(all, there);
 }
 
-bool Image::is_nearly_complete(std::uint64_t chunk) const noexcept {
-  return state_of(chunk).load() == kMissing && missing_units(chunk) <= kFewUnits;
+bool Image::may_be(std::uint64_t chunk, const TableEntry& entry) const noexcept {
+  const std::uint64_t plain = bytes_in(chunk);
+  return recipe_.codec == Codec::raw ? entry.bytes == plain
+                                     : entry.bytes != 0 && entry.bytes <= stored_bound(plain);
 }
 
 bool Image::is_there(InProcess& p, std::uint64_t chunk) noexcept {
-  if (chunk >= chunks_) return false;
+  if (!ready_.load(std::memory_order_acquire) || chunk >= chunks_) return false;
   const unsigned char state = state_of(chunk).load(std::memory_order_acquire);
   return state == kThere || (state == kUnverified && verify(p, chunk));
 }
@@ -369,31 +201,39 @@ bool Image::is_there(InProcess& p, std::uint64_t chunk) noexcept {
 bool Image::verify(InProcess& p, std::uint64_t chunk) noexcept {
   TableEntry entry;
   std::uint64_t checksum = 0;
-  const bool good = read_entry(p.table.get(), chunk, entry) && entry.bytes == bytes_in(chunk) &&
-                    checksum_of(p.data.get(), chunk * kChunkBytes, entry.bytes, checksum) &&
+  const bool good = read_entry(p.table.get(), chunk, entry) && may_be(chunk, entry) &&
+                    checksum_of(p.data.get(), chunk * pitch(), entry.bytes, checksum) &&
                     checksum == entry.checksum;
+  if (!good) {
+    is_damaged(p, chunk);
+    return false;
+  }
   unsigned char expected = kUnverified;
-  const unsigned char now = good ? kThere : kMissing;
-  if (!state_of(chunk).compare_exchange_strong(expected, now)) return expected == kThere;
-  if (good) return true;
+  return state_of(chunk).compare_exchange_strong(expected, kThere) || expected == kThere;
+}
+
+// Forgets the chunk, so that it is read from the database again.
+void Image::is_damaged(InProcess& p, std::uint64_t chunk) noexcept {
+  if (state_of(chunk).exchange(kMissing) == kMissing) return;
+  for (unsigned w = 0; w < kUnitsPerChunk / 64; ++w) units_of(chunk)[w].store(0, std::memory_order_relaxed);
   ++counts_.damaged;
   (void)write_entry(p.table.get(), chunk, {});
   static constinit std::atomic<bool> told{false};
   if (!told.exchange(true))
     log_line(LogLevel::warn,
-             "%s: a part of the cache on local disk is damaged; it is read again from the file",
+             "%s: a part of the cache on local disk is damaged; it is read again from the database",
              state_.path.c_str());
-  return false;
 }
 
-double Image::share() const noexcept {
+std::uint64_t Image::chunks_there() const noexcept {
   std::uint64_t there = 0;
-  for (std::uint64_t c = 0; c < chunks_; ++c)
+  for (std::uint64_t c = 0; ready_.load(std::memory_order_acquire) && c < chunks_; ++c)
     if (state_of(c).load(std::memory_order_relaxed) != kMissing) ++there;
-  return static_cast<double>(there) / static_cast<double>(chunks_);
+  return there;
 }
 
 std::shared_ptr<const OpenFile> Image::whole_file() noexcept {
+  if (!ready_.load(std::memory_order_acquire) || recipe_.codec != Codec::raw) return nullptr;
   for (std::uint64_t c = 0; c < chunks_; ++c)
     if (state_of(c).load(std::memory_order_acquire) != kThere) return nullptr;
   Result<std::shared_ptr<const OpenFile>> file =
@@ -402,16 +242,65 @@ std::shared_ptr<const OpenFile> Image::whole_file() noexcept {
 }
 
 bool Image::read(std::uint64_t offset, MutableBytes to) noexcept {
-  if (to.empty() || offset + to.size() > chunks_ * kChunkBytes) return false;
+  if (to.empty() || offset + to.size() > bytes()) return false;
   bool good = false;
   (void)PrivateTable::run([&]() noexcept {
     InProcess* const p = here();
     if (p == nullptr) return;
-    for (std::uint64_t c = offset / kChunkBytes; c <= (offset + to.size() - 1) / kChunkBytes; ++c)
+    const std::uint64_t last = (offset + to.size() - 1) / kChunkBytes;
+    for (std::uint64_t c = offset / kChunkBytes; c <= last; ++c)
       if (!is_there(*p, c)) return;
-    good = read_all(p->data.get(), offset, to);
+    good =
+        recipe_.codec == Codec::raw ? read_all(p->data.get(), offset, to) : read_compressed(*p, offset, to);
   });
   if (good) counts_.read += to.size();
+  return good;
+}
+
+// Reads the bytes of a chunk from `at` on, which may reach beyond the bytes that the snapshot has.
+template <class Decoder>
+Status Image::read_frames(InProcess& p, std::uint64_t chunk, Bytes head, std::size_t at, MutableBytes to,
+                          Decoder& decoder) noexcept {
+  const Result<ChunkHeader> header = ChunkHeader::parse(head, tag_of(chunk));
+  if (!header) return header.error();
+  const ChunkHeader& h = header.value();
+  if (h.plain_bytes() != bytes_in(chunk)) return Status::from_errno(EBADMSG);
+  while (!to.empty() && at < h.plain_bytes()) {
+    const std::size_t frame = at / kFrameBytes, from = at % kFrameBytes;
+    const std::size_t plain = h.frame_bytes(frame), n = std::min(to.size(), plain - from);
+    const MutableBytes stored{decoder.stored.get(), h.stored_frame_bytes(frame)};
+    if (!read_all(p.data.get(), chunk * pitch() + h.offset(frame), stored)) return Status::from_errno(EIO);
+    const bool whole = n == plain;
+    const MutableBytes into = whole ? to.first(plain) : MutableBytes{decoder.plain.get(), plain};
+    if (const Status st = h.decompress(frame, 1, stored, into, decoder.scratch); !st.ok()) return st;
+    if (!whole) std::memcpy(to.data(), into.data() + from, n);
+    at += n;
+    to = to.subspan(n);
+  }
+  std::fill(to.begin(), to.end(), std::byte{});  // behind the snapshot
+  return {};
+}
+
+bool Image::read_compressed(InProcess& p, std::uint64_t offset, MutableBytes to) noexcept {
+  std::unique_ptr<InProcess::Decoder> decoder = p.take_decoder();
+  if (decoder == nullptr) return false;
+  const std::int64_t begun = now_ns();
+  bool good = true;
+  while (good && !to.empty()) {
+    const std::uint64_t c = offset / kChunkBytes;
+    const auto at = static_cast<std::size_t>(offset - c * kChunkBytes);
+    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(to.size(), kChunkBytes - at));
+    std::byte head[kHeaderBytes];
+    const Status st = read_all(p.data.get(), c * pitch(), head)
+                          ? read_frames(p, c, head, at, to.first(n), *decoder)
+                          : Status::from_errno(EIO);
+    if (st.raw() == EBADMSG) is_damaged(p, c);
+    good = st.ok();
+    offset += n;
+    to = to.subspan(n);
+  }
+  counts_.unpack_ns += static_cast<std::uint64_t>(now_ns() - begun);
+  p.give_back(std::move(decoder));
   return good;
 }
 
@@ -435,18 +324,10 @@ bool Image::wants(std::uint64_t offset, std::uint64_t bytes) noexcept {
   return fills_.load(std::memory_order_relaxed) && lacks(offset, bytes);
 }
 
-Filler* Image::filler(InProcess& p) noexcept {
-  if (Filler* const there = p.filler.load(std::memory_order_acquire); there != nullptr) return there;
-  std::unique_ptr<Filler> made = Filler::start(
-      [](void* context, std::uint64_t offset, Bytes bytes) noexcept {
-        auto* const self = static_cast<InProcess*>(context);
-        self->image->write(*self, offset, bytes);
-      },
-      &p);
-  Filler* none = nullptr;
-  if (made == nullptr) return nullptr;
-  if (p.filler.compare_exchange_strong(none, made.get())) return made.release();
-  return none;
+void Image::note_read(std::uint64_t bytes) noexcept {
+  std::int64_t none = 0;
+  if (file_read_.fetch_add(bytes, std::memory_order_relaxed) == 0)
+    (void)first_read_ns_.compare_exchange_strong(none, now_ns());
 }
 
 void Image::offer(std::uint64_t offset, Bytes bytes) noexcept {
@@ -500,83 +381,6 @@ void Image::flush(std::int64_t ns) noexcept {
   const InProcess* const p = in_process_.load();
   if (p == nullptr || p->generation != PrivateTable::generation()) return;
   if (Filler* const f = p->filler.load(); f != nullptr) f->flush(ns);
-}
-
-void Image::stop_filling(const char* why) noexcept {
-  if (fills_.exchange(false))
-    log_line(LogLevel::info, "%s: the cache on local disk takes no more: %s", state_.path.c_str(), why);
-}
-
-// Returns whether the database is still in the state that the image has.
-bool Image::is_current() const noexcept {
-  try {
-    const auto key =
-        content_state(state_.file->base(), format::kMetaPages * state_.page_bytes, state_.snapshot);
-    return key && image_name(*key) == name_;
-  } catch (...) {
-    return false;
-  }
-}
-
-void Image::look_at_room(InProcess& p) noexcept {
-  if (p.until_look != 0) return;
-  p.until_look = kLookEvery;
-  std::uint64_t room = 0;
-  try {
-    room = p.directory->room_for(name_, chunks_ * kChunkBytes, config().cache_bytes);
-  } catch (...) {
-  }
-  chunks_wanted_.store(std::min(chunks_, room / kChunkBytes), std::memory_order_relaxed);
-  struct stat st;
-  if (::fstat(p.data.get(), &st) == 0 && st.st_nlink == 0) stop_filling("it was removed");
-}
-
-void Image::write(InProcess& p, std::uint64_t offset, Bytes bytes) noexcept {
-  if (bytes.empty()) return complete(p, offset / kChunkBytes);
-  look_at_room(p);
-  p.until_look -= std::min<std::uint64_t>(p.until_look, bytes.size());  // roughly, if several threads write
-  if (!wants(offset, bytes.size())) return;
-  // Only whole units count, but the last unit of the database may be cut.
-  const std::uint64_t end = offset + bytes.size();
-  const std::uint64_t most = chunks_wanted_.load(std::memory_order_relaxed) * kChunkBytes;
-  const std::uint64_t from = align_up(offset, kUnitBytes);
-  const std::uint64_t to =
-      std::min(end >= state_.used_bytes ? state_.used_bytes : align_down(end, kUnitBytes), most);
-  if (from >= to) return;
-  if (!write_all(p.data.get(), from, bytes.subspan(from - offset, to - from)))
-    return stop_filling(::strerrordesc_np(errno));
-  for (std::uint64_t at = from; at < to;) {
-    const std::uint64_t c = at / kChunkBytes, next = std::min(to, (c + 1) * kChunkBytes);
-    const auto first = static_cast<unsigned>((at - c * kChunkBytes) / kUnitBytes);
-    const auto last = static_cast<unsigned>((next - 1 - c * kChunkBytes) / kUnitBytes);
-    for (unsigned u = first; u <= last; ++u)
-      units_of(c)[u / 64].fetch_or(std::uint64_t{1} << (u % 64), std::memory_order_release);
-    complete(p, c);
-    at = next;
-  }
-}
-
-// Makes the chunk usable if (almost) all of it was written.
-void Image::complete(InProcess& p, std::uint64_t chunk) noexcept {
-  if (!is_nearly_complete(chunk)) return;
-  const unsigned missing = missing_units(chunk);
-  const std::uint64_t bytes = bytes_in(chunk), start = chunk * kChunkBytes;
-  std::byte unit[kUnitBytes];
-  for (std::uint64_t at = 0; missing != 0 && at < bytes; at += kUnitBytes) {
-    const auto u = static_cast<unsigned>(at / kUnitBytes);
-    if ((units_of(chunk)[u / 64].load(std::memory_order_relaxed) >> (u % 64) & 1) != 0) continue;
-    const auto n = static_cast<std::size_t>(std::min(kUnitBytes, bytes - at));
-    if (!read_all(state_.file->buffered().fd(), start + at, {unit, n})) return;
-    if (!write_all(p.data.get(), start + at, {unit, n})) return stop_filling(::strerrordesc_np(errno));
-    units_of(chunk)[u / 64].fetch_or(std::uint64_t{1} << (u % 64), std::memory_order_relaxed);
-  }
-  TableEntry entry{};
-  entry.bytes = static_cast<std::uint32_t>(bytes);
-  if (!checksum_of(p.data.get(), start, bytes, entry.checksum)) return;
-  if (!is_current()) return stop_filling("the database has changed");
-  if (!write_entry(p.table.get(), chunk, entry)) return stop_filling(::strerrordesc_np(errno));
-  state_of(chunk).store(kThere, std::memory_order_release);
-  ++counts_.filled;
 }
 
 }  // namespace lmdbio::cache

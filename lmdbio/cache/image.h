@@ -12,12 +12,14 @@
 #include "lmdbio/base/counter.h"
 #include "lmdbio/base/mapping.h"
 #include "lmdbio/base/result.h"
+#include "lmdbio/cache/codec.h"
 #include "lmdbio/cache/directory.h"
 #include "lmdbio/io/open_file.h"
 
 namespace lmdbio::cache {
 
 class Filler;
+struct TableEntry;
 
 /// The state of a database file that an image is made of.
 struct DatabaseState {
@@ -30,10 +32,11 @@ struct DatabaseState {
 
 /// What this process did with an image: bytes and numbers of chunks.
 struct ImageCounts {
-  Counter read;     ///< bytes read from the image
-  Counter filled;   ///< chunks added to the image
-  Counter skipped;  ///< bytes that were not added, because earlier ones had not been written yet
-  Counter damaged;  ///< chunks whose checksum was wrong
+  Counter read;       ///< bytes read from the image
+  Counter filled;     ///< chunks added to the image
+  Counter skipped;    ///< bytes that were not added, because earlier ones had not been written yet
+  Counter damaged;    ///< chunks whose checksum was wrong
+  Counter unpack_ns;  ///< time of reads of compressed chunks, in ns
 };
 
 /// The image of a database file: a file of the same length on local disk, that has some of its chunks.  Any
@@ -61,11 +64,15 @@ class Image {
   /// Returns the image as a file with the same bytes as the snapshot, if it has all chunks.  Else nullptr.
   std::shared_ptr<const OpenFile> whole_file() noexcept;
   /// Returns the share of the chunks that the image has, from 0 to 1.
-  double share() const noexcept;
+  double share() const noexcept { return static_cast<double>(chunks_there()) / static_cast<double>(chunks_); }
+  /// Returns how the chunks are stored; raw if that is not decided yet.
+  Recipe recipe() const noexcept { return ready_.load(std::memory_order_acquire) ? recipe_ : Recipe(); }
   /// Reads bytes from the image.  Returns false if it does not have all of them, or they cannot be read.
   /// Blocks.
   bool read(std::uint64_t offset, MutableBytes to) noexcept;
 
+  /// Tells that bytes were read from the database, which shows how fast it is.
+  void note_read(std::uint64_t bytes) noexcept;
   /// Returns whether offer() or offer_cached() would add something.
   bool wants(std::uint64_t offset, std::uint64_t bytes) noexcept;
   /// Offers bytes of the database file, which are copied and written to the image later, or skipped.
@@ -88,27 +95,45 @@ class Image {
   }
 
  private:
-  friend class Filler;
   struct InProcess;
 
   Image(DatabaseState state, std::string name) noexcept : state_(std::move(state)), name_(std::move(name)) {}
   static std::shared_ptr<Image> find_or_add(const std::string& name, const std::shared_ptr<Image>& made);
   Status open_here() noexcept;
-  Status make_map_here(InProcess& p, const std::string& map) noexcept;
+  const Recipe* wanted_recipe() const noexcept;
   InProcess* here() noexcept;
+  /// Returns the distance of stored chunks in the data file, in bytes.
+  std::uint64_t pitch() const noexcept {
+    return recipe_.codec == Codec::raw ? kChunkBytes : kChunkBytes + kUnitBytes;
+  }
+  /// Returns the number that the header of a compressed chunk has to have.
+  std::uint64_t tag_of(std::uint64_t chunk) const noexcept { return identity_.ino << 32 ^ chunk; }
   std::atomic<unsigned char>& state_of(std::uint64_t chunk) const noexcept;
   std::atomic<std::uint64_t>* units_of(std::uint64_t chunk) const noexcept;
-  bool is_nearly_complete(std::uint64_t chunk) const noexcept;
-  bool is_there(InProcess& p, std::uint64_t chunk) noexcept;
-  bool verify(InProcess& p, std::uint64_t chunk) noexcept;
   std::uint64_t bytes_in(std::uint64_t chunk) const noexcept;
   unsigned missing_units(std::uint64_t chunk) const noexcept;
+  std::uint64_t chunks_there() const noexcept;
+  bool is_nearly_complete(std::uint64_t chunk) const noexcept;
+  bool may_be(std::uint64_t chunk, const TableEntry& entry) const noexcept;
   bool lacks(std::uint64_t offset, std::uint64_t bytes) const noexcept;
+
+  // These need a thread of the private table.
+  bool is_there(InProcess& p, std::uint64_t chunk) noexcept;
+  bool verify(InProcess& p, std::uint64_t chunk) noexcept;
+  void is_damaged(InProcess& p, std::uint64_t chunk) noexcept;
+  bool read_compressed(InProcess& p, std::uint64_t offset, MutableBytes to) noexcept;
+  template <class Decoder>
+  Status read_frames(InProcess& p, std::uint64_t chunk, Bytes head, std::size_t at, MutableBytes to,
+                     Decoder& decoder) noexcept;
   Filler* filler(InProcess& p) noexcept;
 
-  // These are called by the filler's thread.
+  // Filling (image_fill.cc).
   void write(InProcess& p, std::uint64_t offset, Bytes bytes) noexcept;
+  void mark_units(std::uint64_t from, std::uint64_t to) noexcept;
   void complete(InProcess& p, std::uint64_t chunk) noexcept;
+  bool compress(InProcess& p, std::uint64_t chunk, TableEntry& entry) noexcept;
+  std::int64_t fill_resident(InProcess& p) noexcept;
+  void choose(InProcess& p) noexcept;
   void look_at_room(InProcess& p) noexcept;
   bool is_current() const noexcept;
   void stop_filling(const char* why) noexcept;
@@ -117,11 +142,16 @@ class Image {
   const std::string name_;
   std::string path_;  ///< of the data file of the image
   std::uint64_t chunks_ = 0;
+  FileIdentity identity_;  ///< of the data file of the image
+  /// The next two members are constant once this is set: the table exists.
+  std::atomic<bool> ready_{false};
+  Recipe recipe_;
   Mapping map_;
-  FileIdentity identity_;                        ///< of the data file of the image
   std::atomic<bool> fills_{true};                ///< offers are accepted
   std::atomic<std::uint64_t> chunks_wanted_{0};  ///< the image takes only chunks below this number
   std::atomic<InProcess*> in_process_{nullptr};  ///< owned; see here()
+  std::atomic<std::int64_t> first_read_ns_{0};   ///< time of the first note_read(), CLOCK_MONOTONIC
+  std::atomic<std::uint64_t> file_read_{0};      ///< bytes that note_read() was told of
   ImageCounts counts_;
 };
 

@@ -49,10 +49,15 @@ struct MapHeader {
 };
 static_assert(sizeof(MapHeader) == 64);
 
+/// States of chunks, as they are in a map.
 enum class ChunkState : unsigned char {
   missing,     ///< the image does not have all of it
   there,       ///< written or verified since the machine was started
   unverified,  ///< written before the machine was started: verify the checksum before use
 };
+
+inline constexpr auto kMissing = static_cast<unsigned char>(ChunkState::missing);
+inline constexpr auto kThere = static_cast<unsigned char>(ChunkState::there);
+inline constexpr auto kUnverified = static_cast<unsigned char>(ChunkState::unverified);
 
 }  // namespace lmdbio::cache

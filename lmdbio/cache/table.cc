@@ -2,8 +2,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <memory>
+#include <new>
+
+#include "lmdbio/base/align.h"
+#include "lmdbio/cache/file_bytes.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -21,6 +27,15 @@ off_t place_of(std::uint64_t chunk) noexcept {
 }
 
 }  // namespace
+
+std::size_t units_at(std::uint64_t chunks) noexcept { return align_up(sizeof(MapHeader) + chunks, 8); }
+std::size_t map_bytes(std::uint64_t chunks) noexcept {
+  return units_at(chunks) + chunks * (kUnitsPerChunk / 8);
+}
+
+Recipe recipe_of(const TableHeader& header) noexcept {
+  return {static_cast<Codec>(header.codec), {static_cast<Filter::Kind>(header.filter), header.filter_width}};
+}
 
 bool read_header(int table, TableHeader& header) noexcept {
   return ::pread(table, &header, sizeof header, 0) == sizeof header &&
@@ -54,6 +69,20 @@ bool read_entry(int table, std::uint64_t chunk, TableEntry& entry) noexcept {
 
 bool write_entry(int table, std::uint64_t chunk, const TableEntry& entry) noexcept {
   return ::pwrite(table, &entry, sizeof entry, place_of(chunk)) == sizeof entry;
+}
+
+bool checksum_of(int fd, std::uint64_t offset, std::uint64_t bytes, std::uint64_t& out) noexcept {
+  constexpr std::size_t kScratch = std::size_t{64} << 10;
+  const std::unique_ptr<std::byte[]> scratch(new (std::nothrow) std::byte[kScratch]);
+  XXH3_state_t state;
+  if (scratch == nullptr || ::XXH3_64bits_reset(&state) != XXH_OK) return false;
+  for (std::uint64_t at = 0; at < bytes; at += kScratch) {
+    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kScratch, bytes - at));
+    if (!read_all(fd, offset + at, {scratch.get(), n})) return false;
+    (void)::XXH3_64bits_update(&state, scratch.get(), n);
+  }
+  out = ::XXH3_64bits_digest(&state);
+  return true;
 }
 
 }  // namespace lmdbio::cache

@@ -2,9 +2,11 @@
 // return false if the table is damaged or the system call fails.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
+#include "lmdbio/cache/codec.h"
 #include "lmdbio/cache/image_format.h"
 
 namespace lmdbio::cache {
@@ -14,6 +16,12 @@ constexpr std::uint64_t chunks_of(std::uint64_t used_bytes) noexcept {
   return (used_bytes + kChunkBytes - 1) / kChunkBytes;
 }
 
+/// Returns the size of the map, and the offset of the bits in it, in bytes.
+std::size_t map_bytes(std::uint64_t chunks) noexcept;
+std::size_t units_at(std::uint64_t chunks) noexcept;
+
+/// Returns the recipe that the header names, which may be invalid.
+Recipe recipe_of(const TableHeader& header) noexcept;
 bool read_header(int table, TableHeader& header) noexcept;
 /// Sets the checksum of the header, and writes it.
 bool write_header(int table, TableHeader& header) noexcept;
@@ -21,5 +29,8 @@ bool write_header(int table, TableHeader& header) noexcept;
 bool read_entries(int table, std::span<TableEntry> entries) noexcept;
 bool read_entry(int table, std::uint64_t chunk, TableEntry& entry) noexcept;
 bool write_entry(int table, std::uint64_t chunk, const TableEntry& entry) noexcept;
+
+/// Sets `out` to the XXH3 of a part of a file.
+bool checksum_of(int fd, std::uint64_t offset, std::uint64_t bytes, std::uint64_t& out) noexcept;
 
 }  // namespace lmdbio::cache

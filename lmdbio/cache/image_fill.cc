@@ -1,0 +1,265 @@
+// Fills an image.  The filler's thread calls these functions, unless stated otherwise.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "lmdbio/base/align.h"
+#include "lmdbio/base/config.h"
+#include "lmdbio/base/futex.h"
+#include "lmdbio/base/log.h"
+#include "lmdbio/cache/file_bytes.h"
+#include "lmdbio/cache/image_process.h"
+#include "lmdbio/cache/recipe_choice.h"
+#include "lmdbio/cache/table.h"
+#include "lmdbio/format/layout.h"
+#include "lmdbio/io/content_state.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace lmdbio::cache {
+
+namespace {
+
+/// A chunk that lacks at most this many units is completed by reading the rest from the database.
+constexpr unsigned kFewUnits = kUnitsPerChunk / 32;
+/// Bytes written between two checks of the room.
+constexpr std::uint64_t kLookEvery = 16 * kChunkBytes;
+/// Interval in ns at which the filler looks for data that is in the page cache and not in the image.
+constexpr std::int64_t kResidentEvery = 1'000'000'000;
+/// Size of its reads, in bytes.
+constexpr std::size_t kResidentPiece = std::size_t{1} << 20;
+constexpr std::int64_t kLongWait = 3'600'000'000'000;
+/// Chunks after which the size of a compressed chunk is known.
+constexpr std::uint64_t kEnoughChunks = 8;
+/// The rate of reads from a local disk that the choice of a recipe assumes, in bytes per second.
+constexpr double kImageRate = 1.5e9;
+
+std::uint64_t processor_ns() noexcept {
+  timespec t{};
+  (void)::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(t.tv_nsec);
+}
+
+const char* error_text() noexcept {
+  const char* const text = ::strerrordesc_np(errno);
+  return text != nullptr ? text : "unknown error";
+}
+
+}  // namespace
+
+// Any thread.
+Filler* Image::filler(InProcess& p) noexcept {
+  if (Filler* const there = p.filler.load(std::memory_order_acquire); there != nullptr) return there;
+  std::unique_ptr<Filler> made = Filler::start(
+      [](void* context, std::uint64_t offset, Bytes bytes) noexcept {
+        auto* const self = static_cast<InProcess*>(context);
+        self->image->write(*self, offset, bytes);
+      },
+      [](void* context) noexcept {
+        auto* const self = static_cast<InProcess*>(context);
+        return self->image->fill_resident(*self);
+      },
+      &p);
+  Filler* none = nullptr;
+  if (made == nullptr) return nullptr;
+  if (p.filler.compare_exchange_strong(none, made.get())) return made.release();
+  return none;
+}
+
+// Any thread.
+void Image::stop_filling(const char* why) noexcept {
+  if (fills_.exchange(false))
+    log_line(LogLevel::info, "%s: the cache on local disk takes no more: %s", state_.path.c_str(), why);
+}
+
+// Returns whether the database is still in the state that the image has.
+bool Image::is_current() const noexcept {
+  try {
+    const auto key =
+        content_state(state_.file->base(), format::kMetaPages * state_.page_bytes, state_.snapshot);
+    return key && image_name(*key) == name_;
+  } catch (...) {
+    return false;
+  }
+}
+
+void Image::look_at_room(InProcess& p) noexcept {
+  if (p.until_look != 0) return;
+  p.until_look = kLookEvery;
+  std::uint64_t room = 0, used = 0;
+  struct stat st;
+  if (::fstat(p.data.get(), &st) == 0) {
+    used = static_cast<std::uint64_t>(st.st_blocks) * 512;
+    if (st.st_nlink == 0) stop_filling("it was removed");
+  }
+  try {
+    room = p.directory->room_for(name_, chunks_ * kChunkBytes, config().cache_bytes);
+  } catch (...) {
+  }
+  // A compressed image has room for more chunks than it has bytes, according to the chunks so far.
+  const std::uint64_t there = chunks_there();
+  double chunk = static_cast<double>(kChunkBytes);
+  if (recipe_.codec != Codec::raw && there >= kEnoughChunks)
+    chunk = std::min(chunk, static_cast<double>(used) / static_cast<double>(there));
+  const auto most = static_cast<std::uint64_t>(static_cast<double>(room) / chunk);
+  chunks_wanted_.store(std::min(chunks_, most), std::memory_order_relaxed);
+}
+
+// Chooses how the image is compressed, from a sample of the database, and makes its table.
+void Image::choose(InProcess& p) noexcept {
+  Recipe recipe;
+  try {
+    std::vector<std::byte> bytes(kSamplePlaces * kFrameBytes);
+    std::vector<Bytes> sample;
+    for (unsigned i = 0; i < kSamplePlaces; ++i) {
+      const std::uint64_t at = sample_offset(i, state_.used_bytes);
+      const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kFrameBytes, state_.used_bytes - at));
+      const MutableBytes piece{bytes.data() + i * kFrameBytes, n};
+      if (read_all(state_.file->buffered().fd(), at, piece)) sample.push_back(piece);
+    }
+    Scratch scratch;
+    const Result<Trials> trials = try_recipes(sample, processor_ns, scratch);
+    if (trials) {
+      const double seconds = static_cast<double>(now_ns() - first_read_ns_) * 1e-9;
+      Conditions c{};
+      c.image_rate = kImageRate;
+      c.original_rate = std::max(1e6, static_cast<double>(file_read_) / std::max(seconds, 1e-3));
+      c.idle_cores = InProcess::most_decoders();
+      c.budget = static_cast<double>(std::max<std::uint64_t>(chunks_wanted_ * kChunkBytes, 1));
+      c.size = static_cast<double>(state_.used_bytes);
+      const bool smallest = config().cache_codec == CacheCodec::smallest;
+      recipe = trials.value()
+                   .all[choose_recipe(trials.value().span(), c, smallest ? Goal::smallest : Goal::fastest)]
+                   .recipe;
+    }
+  } catch (...) {  // out of memory: raw
+  }
+  if (const Status st = p.open_table(&recipe); !st.ok()) {
+    errno = st.raw() > 0 ? st.raw() : EIO;
+    stop_filling(error_text());
+  }
+}
+
+void Image::write(InProcess& p, std::uint64_t offset, Bytes bytes) noexcept {
+  look_at_room(p);
+  if (!ready_.load(std::memory_order_acquire)) choose(p);
+  if (!ready_.load(std::memory_order_acquire)) return;
+  if (bytes.empty()) return complete(p, offset / kChunkBytes);
+  p.until_look -= std::min<std::uint64_t>(p.until_look, bytes.size());  // roughly, if several threads write
+  if (!wants(offset, bytes.size())) return;
+  // Only whole units count, but the last unit of the database may be cut.
+  const std::uint64_t end = offset + bytes.size();
+  const std::uint64_t most = chunks_wanted_.load(std::memory_order_relaxed) * kChunkBytes;
+  const std::uint64_t from = align_up(offset, kUnitBytes);
+  const std::uint64_t to =
+      std::min(end >= state_.used_bytes ? state_.used_bytes : align_down(end, kUnitBytes), most);
+  if (from >= to) return;
+  if (!write_all(p.plain_file(), from, bytes.subspan(from - offset, to - from)))
+    return stop_filling(error_text());
+  for (std::uint64_t at = from; at < to;) {
+    const std::uint64_t c = at / kChunkBytes, next = std::min(to, (c + 1) * kChunkBytes);
+    mark_units(at, next);
+    complete(p, c);
+    at = next;
+  }
+}
+
+// Sets the bits of the units with the bytes from `from` to `to`, which lie in one chunk.
+void Image::mark_units(std::uint64_t from, std::uint64_t to) noexcept {
+  const std::uint64_t c = from / kChunkBytes;
+  const auto first = static_cast<unsigned>((from - c * kChunkBytes) / kUnitBytes);
+  const auto last = static_cast<unsigned>((to - 1 - c * kChunkBytes) / kUnitBytes);
+  for (unsigned u = first; u <= last; ++u)
+    units_of(c)[u / 64].fetch_or(std::uint64_t{1} << (u % 64), std::memory_order_release);
+}
+
+bool Image::is_nearly_complete(std::uint64_t chunk) const noexcept {
+  return state_of(chunk).load() == kMissing && missing_units(chunk) <= kFewUnits;
+}
+
+// Makes the chunk usable if (almost) all of it was written.
+void Image::complete(InProcess& p, std::uint64_t chunk) noexcept {
+  if (!is_nearly_complete(chunk)) return;
+  const std::uint64_t bytes = bytes_in(chunk), start = chunk * kChunkBytes;
+  std::byte unit[kUnitBytes];
+  for (std::uint64_t at = 0; missing_units(chunk) != 0 && at < bytes; at += kUnitBytes) {
+    const auto u = static_cast<unsigned>(at / kUnitBytes);
+    if ((units_of(chunk)[u / 64].load(std::memory_order_relaxed) >> (u % 64) & 1) != 0) continue;
+    const auto n = static_cast<std::size_t>(std::min(kUnitBytes, bytes - at));
+    if (!read_all(state_.file->buffered().fd(), start + at, {unit, n})) return;
+    if (!write_all(p.plain_file(), start + at, {unit, n})) return stop_filling(error_text());
+    mark_units(start + at, start + at + n);
+  }
+  TableEntry entry{};
+  if (recipe_.codec == Codec::raw) {
+    entry.bytes = static_cast<std::uint32_t>(bytes);
+    if (!checksum_of(p.data.get(), start, bytes, entry.checksum)) return;
+  } else if (!compress(p, chunk, entry)) {
+    return;
+  }
+  if (!is_current()) return stop_filling("the database has changed");
+  if (!write_entry(p.table.get(), chunk, entry)) return stop_filling(error_text());
+  state_of(chunk).store(kThere, std::memory_order_release);
+  ++counts_.filled;
+}
+
+// Compresses a chunk whose plain bytes are all in the file of parts.
+bool Image::compress(InProcess& p, std::uint64_t chunk, TableEntry& entry) noexcept {
+  const auto plain_bytes = static_cast<std::size_t>(bytes_in(chunk));
+  const std::unique_ptr<std::byte[]> plain(new (std::nothrow) std::byte[plain_bytes]);
+  const std::unique_ptr<std::byte[]> stored(new (std::nothrow) std::byte[stored_bound(plain_bytes)]);
+  if (plain == nullptr || stored == nullptr) return false;
+  if (!read_all(p.part.get(), chunk * kChunkBytes, {plain.get(), plain_bytes})) return false;
+  Scratch scratch;
+  const Result<std::size_t> n = compress_chunk({plain.get(), plain_bytes}, recipe_, tag_of(chunk),
+                                               {stored.get(), stored_bound(plain_bytes)}, scratch);
+  if (!n) return false;
+  if (!write_all(p.data.get(), chunk * pitch(), {stored.get(), n.value()})) {
+    stop_filling(error_text());
+    return false;
+  }
+  entry.bytes = static_cast<std::uint32_t>(n.value());
+  entry.checksum = ::XXH3_64bits(stored.get(), n.value());
+  // Nobody maps the file of parts.
+  (void)::fallocate(p.part.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                    static_cast<off_t>(chunk * kChunkBytes), static_cast<off_t>(kChunkBytes));
+  return true;
+}
+
+// Adds the next chunk that is in the page cache and not in the image: it was there before, or was read in
+// another way, or was offered while the filler was behind.  Returns after how many ns to call again.
+std::int64_t Image::fill_resident(InProcess& p) noexcept {
+  if (!fills_.load(std::memory_order_relaxed)) return kLongWait;
+  if (!ready_.load(std::memory_order_acquire)) return kResidentEvery;
+  const Residency residency = state_.file->residency(-1, Residency::Sampling::no);
+  const std::uint64_t most = chunks_wanted_.load(std::memory_order_relaxed);
+  for (; p.next_resident < most; ++p.next_resident) {
+    const std::uint64_t c = p.next_resident, start = c * kChunkBytes, bytes = bytes_in(c);
+    if (state_of(c).load() != kMissing || missing_units(c) == 0) continue;
+    if (residency.share(start, bytes).value_or(0) != 1.0) continue;
+    const std::unique_ptr<std::byte[]> piece(new (std::nothrow) std::byte[kResidentPiece]);
+    if (piece == nullptr) return kResidentEvery;
+    for (std::uint64_t at = 0; at < bytes; at += kResidentPiece) {
+      const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kResidentPiece, bytes - at));
+      if (!wants(start + at, n)) continue;
+      if (!read_all(state_.file->buffered().fd(), start + at, {piece.get(), n})) break;
+      write(p, start + at, {piece.get(), n});
+    }
+    ++p.next_resident;
+    return 0;
+  }
+  p.next_resident = 0;
+  return kResidentEvery;
+}
+
+}  // namespace lmdbio::cache

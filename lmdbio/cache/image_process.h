@@ -1,0 +1,64 @@
+// What one process has of an image.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "lmdbio/base/unique_fd.h"
+#include "lmdbio/cache/codec.h"
+#include "lmdbio/cache/directory.h"
+#include "lmdbio/cache/filler.h"
+#include "lmdbio/cache/image.h"
+#include "lmdbio/io/private_table.h"
+
+namespace lmdbio::cache {
+
+/// Descriptors, which are in the private table, and the filler.  A forked child makes its own (Image::here).
+struct Image::InProcess {
+  /// What a thread needs to read compressed chunks.
+  struct Decoder {
+    Scratch scratch;
+    std::unique_ptr<std::byte[]> stored, plain;  ///< kFrameBytes each
+  };
+
+  const unsigned generation = PrivateTable::generation();
+  Image* const image;
+  std::optional<Directory> directory;
+  UniqueFd data, map;
+  /// Valid once Image::ready_ is set.  Before that, only the filler's thread sets it.
+  UniqueFd table;
+  UniqueFd part;  ///< plain bytes of chunks that are not complete, of a compressed image
+  std::atomic<Filler*> filler{nullptr};      ///< owned
+  std::atomic<std::uint64_t> until_look{0};  ///< bytes to write until look_at_room()
+  std::uint64_t next_resident = 0;           ///< where fill_resident() goes on; the filler's thread uses it
+
+  explicit InProcess(Image& i) noexcept : image(&i) {}
+  /// Opens the files.  `make`: makes them if they are not there.
+  Status open(bool make) noexcept;
+  /// Opens the table and the map.  `recipe`: of a table that is made if there is none; ENOENT if it is null.
+  Status open_table(const Recipe* recipe) noexcept;
+  Status open_map(const std::string& name) noexcept;
+
+  /// Returns the file into which plain bytes are written.
+  int plain_file() const noexcept { return image->recipe_.codec == Codec::raw ? data.get() : part.get(); }
+
+  /// Returns how many threads may decompress at once: one less than the processors, so that the program has
+  /// one, and at most 4.
+  static unsigned most_decoders() noexcept;
+  /// Returns a decoder, or nullptr if memory is short.  Waits while most_decoders() are in use.
+  std::unique_ptr<Decoder> take_decoder() noexcept;
+  void give_back(std::unique_ptr<Decoder> decoder) noexcept;
+
+ private:
+  std::mutex mutex_;  ///< guards the members below
+  std::condition_variable free_;
+  std::vector<std::unique_ptr<Decoder>> decoders_;
+  unsigned in_use_ = 0;
+};
+
+}  // namespace lmdbio::cache
