@@ -77,4 +77,15 @@ void undo_delta(std::size_t width, MutableBytes bytes, std::byte* spare) noexcep
   for (std::size_t i = width; i < n; i += width) add(at + i, at + i - width, std::min(width, n - i));
 }
 
+std::uint64_t sum_of_deltas(Bytes bytes, const std::byte* before) noexcept {
+  const auto* const a = reinterpret_cast<const Byte*>(bytes.data());
+  const auto* const b = reinterpret_cast<const Byte*>(before);
+  unsigned sum = 0;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    const auto up = static_cast<Byte>(a[i] - b[i]), down = static_cast<Byte>(b[i] - a[i]);
+    sum += std::min(up, down);
+  }
+  return sum;
+}
+
 }  // namespace lmdbio::cache

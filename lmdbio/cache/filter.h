@@ -33,4 +33,8 @@ void undo_delta(std::size_t width, MutableBytes bytes, std::byte* spare) noexcep
 /// Reverses a shuffle from `filtered` to `out`, which has the same size.
 void undo_shuffle(std::size_t width, Bytes filtered, std::byte* out) noexcept;
 
+/// Returns the sum of the absolute differences, modulo 256 and from 0 to 128, of `bytes` and as many bytes
+/// from `before` on.
+std::uint64_t sum_of_deltas(Bytes bytes, const std::byte* before) noexcept;
+
 }  // namespace lmdbio::cache
