@@ -117,7 +117,9 @@ LMDBIO_ABI void lmdbio_reader_close(lmdbio_reader* reader) {
   (void)guarded([&] {
     reader->team.reset();
     stats_reader_gone(*reader->env, reader->core->shared());
+    const std::shared_ptr<cache::Image> image = reader->core->shared().source.image;
     delete reader;
+    if (image != nullptr) image->flush();
     return Status();
   });
 }

@@ -19,9 +19,6 @@ namespace lmdbio::compat {
 
 namespace {
 
-/// How long the end of a program waits for the cache on local disk, in ns.
-constexpr std::int64_t kFlushNs = 200'000'000;
-
 constinit std::atomic<bool> registered{false};
 constinit window::Prefetcher* prefetcher = nullptr;  ///< as of the fork; guarded by the other locks
 
@@ -83,7 +80,7 @@ void after_fork_in_child() {
 // Leaves the tables here, because most programs close no environment.
 [[gnu::destructor]] void ends() noexcept {
   node::Table::leave_all();
-  cache::Image::flush_all(kFlushNs);
+  cache::Image::flush_all();
   stats_ends();
 }
 

@@ -1,5 +1,6 @@
 #include "lmdbio/cache/filler.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -24,48 +25,55 @@ void become_idle() noexcept {
 
 }  // namespace
 
-std::unique_ptr<Filler> Filler::start(Write write, Idle idle, void* context) noexcept {
-  const std::shared_ptr<PrivateTable> table = PrivateTable::get();
-  std::unique_ptr<Filler> made(new (std::nothrow) Filler(write, idle, context));
-  if (made == nullptr || table == nullptr) return nullptr;
-  if (table->start(made->thread_, nullptr, run, made.get()) == 0) return made;
-  made->ending_ = true;  // there is no thread to wait for
-  made->thread_ = {};
-  return nullptr;
+std::shared_ptr<Filler> Filler::start(Write write, Idle idle, void* context,
+                                      std::weak_ptr<const void> owner) noexcept {
+  try {
+    const std::shared_ptr<PrivateTable> table = PrivateTable::get();
+    std::shared_ptr<Filler> made(new Filler(write, idle, context, std::move(owner)));
+    auto kept = std::make_unique<std::shared_ptr<Filler>>(made);  // the thread's
+    pthread_t thread;
+    if (table == nullptr || table->start(thread, nullptr, run, kept.get()) != 0) return nullptr;
+    (void)kept.release();
+    (void)::pthread_detach(thread);
+    stay_loaded();
+    return made;
+  } catch (...) {
+    return nullptr;
+  }
 }
 
-Filler::~Filler() {
-  if (ending_.exchange(true)) return;
-  work_.notify();
-  (void)::pthread_join(thread_, nullptr);
-}
-
-void* Filler::run(void* self) noexcept {
+void* Filler::run(void* kept) noexcept {
+  const std::unique_ptr<std::shared_ptr<Filler>> self(static_cast<std::shared_ptr<Filler>*>(kept));
   (void)::pthread_setname_np(::pthread_self(), "lmdbio-fill");
   become_idle();
-  static_cast<Filler*>(self)->serve();
+  (*self)->serve();
   return nullptr;
 }
 
 void Filler::serve() noexcept {
   for (;;) {
     const std::uint32_t seen = work_.now();
-    if (ending_) return;
-    Piece piece{};
+    std::int64_t wait_ns = 0;
     {
-      const std::lock_guard lock(mutex_);
-      if (!pieces_.empty()) {
-        piece = std::move(pieces_.front());
-        pieces_.pop_front();
+      const std::shared_ptr<const void> owner = owner_.lock();
+      if (ending_ || owner == nullptr) return;
+      Piece piece{};
+      {
+        const std::lock_guard lock(mutex_);
+        if (!pieces_.empty()) {
+          piece = std::move(pieces_.front());
+          pieces_.pop_front();
+        }
       }
+      if (piece.memory != nullptr) {
+        write_(context_, piece.offset, {piece.memory.get(), piece.bytes});
+        piece.memory.reset();
+        if (waiting_.fetch_sub(piece.room) == piece.room) done_.notify();
+        continue;
+      }
+      wait_ns = idle_(context_);
     }
-    if (piece.memory == nullptr) {
-      if (const std::int64_t ns = idle_(context_); ns != 0) work_.wait(seen, ns);
-      continue;
-    }
-    write_(context_, piece.offset, {piece.memory.get(), piece.bytes});
-    piece.memory.reset();
-    if (waiting_.fetch_sub(piece.bytes) == piece.bytes) done_.notify();
+    if (wait_ns != 0) work_.wait(seen, wait_ns);
   }
 }
 
@@ -78,12 +86,13 @@ std::unique_ptr<std::byte[]> Filler::take(std::size_t bytes) noexcept {
   return nullptr;
 }
 
-void Filler::add(std::uint64_t offset, std::unique_ptr<std::byte[]> memory, std::size_t bytes) noexcept {
+void Filler::add(std::uint64_t offset, std::unique_ptr<std::byte[]> memory, std::size_t bytes,
+                 std::size_t room) noexcept {
   try {
     const std::lock_guard lock(mutex_);
-    pieces_.push_back({offset, std::move(memory), bytes});
+    pieces_.push_back({offset, std::move(memory), bytes, room});
   } catch (...) {
-    return give_back(bytes);
+    return give_back(room);
   }
   work_.notify_one();
 }

@@ -1,14 +1,13 @@
 // The thread that writes to an image what was offered.
 #pragma once
 
-#include <pthread.h>
-
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "lmdbio/base/bytes.h"
 #include "lmdbio/base/futex.h"
@@ -17,6 +16,9 @@ namespace lmdbio::cache {
 
 /// Writes pieces of a file in a thread of the private table, with the lowest priority for CPU and I/O.  Any
 /// thread may add pieces; a forked child must not use its parent's filler.
+///
+/// Nobody waits for the thread, which may take seconds for a piece while all processors are busy.  It keeps
+/// the owner of the file alive during a piece, and ends when the owner is gone.
 class Filler {
  public:
   /// Upper limit on the bytes that wait to be written.
@@ -27,15 +29,20 @@ class Filler {
   /// Called when there is nothing to write.  Returns after how many ns to call it again, if nothing comes.
   using Idle = std::int64_t (*)(void* context) noexcept;
 
-  /// Starts the thread.  Returns nullptr if there is no thread or no memory.
-  static std::unique_ptr<Filler> start(Write write, Idle idle, void* context) noexcept;
-  /// Drops what was not written, and waits for the thread.
-  ~Filler();
+  /// Starts the thread.  `owner` owns `context`.  Returns nullptr if there is no thread or no memory.
+  static std::shared_ptr<Filler> start(Write write, Idle idle, void* context,
+                                       std::weak_ptr<const void> owner) noexcept;
+  /// Ends the thread after the current piece.
+  void end() noexcept {
+    ending_ = true;
+    work_.notify();
+  }
 
   /// Returns memory for a piece, or nullptr if too much is waiting.
   std::unique_ptr<std::byte[]> take(std::size_t bytes) noexcept;
-  /// Adds a piece in memory from take().
-  void add(std::uint64_t offset, std::unique_ptr<std::byte[]> memory, std::size_t bytes) noexcept;
+  /// Adds a piece of `bytes` in memory from take(room).
+  void add(std::uint64_t offset, std::unique_ptr<std::byte[]> memory, std::size_t bytes,
+           std::size_t room) noexcept;
   /// Gives memory from take() back.
   void give_back(std::size_t bytes) noexcept { waiting_.fetch_sub(bytes, std::memory_order_relaxed); }
   /// Waits until everything is written, `ns` nanoseconds at most.
@@ -45,16 +52,17 @@ class Filler {
   struct Piece {
     std::uint64_t offset;
     std::unique_ptr<std::byte[]> memory;
-    std::size_t bytes;
+    std::size_t bytes, room;
   };
-  Filler(Write write, Idle idle, void* context) noexcept : write_(write), idle_(idle), context_(context) {}
+  Filler(Write write, Idle idle, void* context, std::weak_ptr<const void> owner) noexcept
+      : write_(write), idle_(idle), context_(context), owner_(std::move(owner)) {}
   static void* run(void* self) noexcept;
   void serve() noexcept;
 
   const Write write_;
   const Idle idle_;
   void* const context_;
-  pthread_t thread_{};
+  const std::weak_ptr<const void> owner_;
   EventCount work_, done_;
   std::atomic<std::size_t> waiting_{0};  ///< bytes that were taken and not written yet
   std::atomic<bool> ending_{false};

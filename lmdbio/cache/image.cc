@@ -26,7 +26,6 @@ namespace lmdbio::cache {
 
 namespace {
 
-/// How long the last user of an image waits for what it has offered, in ns.
 constexpr std::int64_t kFlushNs = 200'000'000;
 
 /// The images of this process.  Leaked on purpose: no static destructor.
@@ -110,7 +109,7 @@ Status Image::open_here() noexcept {
   // A process that was killed may have written chunks without completing them.
   for (std::uint64_t c = 0; ready_.load() && c < chunks_; ++c)
     if (is_nearly_complete(c))
-      if (Filler* const f = filler(*p); f != nullptr) f->add(c * kChunkBytes, f->take(1), 0);
+      if (Filler* const f = filler(*p); f != nullptr) f->add(c * kChunkBytes, f->take(1), 0, 1);
   in_process_.store(p.release());
   return {};
 }
@@ -134,7 +133,7 @@ const Recipe* Image::wanted_recipe() const noexcept {
   return &kRaw;
 }
 
-void Image::flush_all(std::int64_t ns) noexcept {
+void Image::flush_all() noexcept {
   std::vector<std::shared_ptr<Image>> images;
   try {
     const std::lock_guard lock(images_mutex);
@@ -143,14 +142,13 @@ void Image::flush_all(std::int64_t ns) noexcept {
       if (std::shared_ptr<Image> there = i.lock(); there != nullptr) images.push_back(std::move(there));
   } catch (...) {
   }
-  for (const std::shared_ptr<Image>& i : images) i->flush(ns);
+  for (const std::shared_ptr<Image>& i : images) i->flush();
 }
 
 Image::~Image() {
   InProcess* const p = in_process_.load();
   if (p == nullptr || p->generation != PrivateTable::generation()) return;  // the parent's
-  flush(kFlushNs);
-  delete p->filler.load();
+  if (p->filler != nullptr) p->filler->end();
   (void)PrivateTable::run([p]() noexcept { delete p; });
 }
 
@@ -307,6 +305,7 @@ bool Image::read_compressed(InProcess& p, std::uint64_t offset, MutableBytes to)
 bool Image::lacks(std::uint64_t offset, std::uint64_t bytes) const noexcept {
   const std::uint64_t end = std::min(
       {offset + bytes, state_.used_bytes, chunks_wanted_.load(std::memory_order_relaxed) * kChunkBytes});
+  if (!ready_.load(std::memory_order_acquire)) return offset < end;
   for (std::uint64_t at = offset; at < end;) {
     const std::uint64_t c = at / kChunkBytes, next = std::min(end, (c + 1) * kChunkBytes);
     if (state_of(c).load(std::memory_order_relaxed) == kMissing) {
@@ -341,7 +340,7 @@ void Image::offer(std::uint64_t offset, Bytes bytes) noexcept {
       return;
     }
     std::memcpy(memory.get(), bytes.data(), bytes.size());
-    f->add(offset, std::move(memory), bytes.size());
+    f->add(offset, std::move(memory), bytes.size(), bytes.size());
   });
 }
 
@@ -370,17 +369,17 @@ void Image::offer_cached(std::uint64_t offset, std::uint64_t bytes) noexcept {
     if (memory == nullptr) {
       counts_.skipped += bytes;
     } else if (read_all(state_.file->buffered().fd(), offset, {memory.get(), bytes})) {
-      f->add(offset, std::move(memory), bytes);
+      f->add(offset, std::move(memory), bytes, bytes);
     } else {
       f->give_back(bytes);
     }
   });
 }
 
-void Image::flush(std::int64_t ns) noexcept {
-  const InProcess* const p = in_process_.load();
+void Image::flush() noexcept {
+  InProcess* const p = in_process_.load();
   if (p == nullptr || p->generation != PrivateTable::generation()) return;
-  if (Filler* const f = p->filler.load(); f != nullptr) f->flush(ns);
+  if (Filler* const f = p->filler_now(); f != nullptr) f->flush(kFlushNs);
 }
 
 }  // namespace lmdbio::cache

@@ -45,15 +45,15 @@ struct ImageCounts {
 /// An image never has wrong bytes for pages that the snapshot reaches.  A chunk counts once all of its bytes
 /// were written and the database was seen to be in the same state afterwards.  After a start of the machine,
 /// the checksum of a chunk is verified before its first use.
-class Image {
+class Image : public std::enable_shared_from_this<Image> {
  public:
   /// Returns the image of this snapshot of a database, or nullptr if there is none: LMDBIO_CACHE_DIR is not
   /// set, the database is in that file system itself, the snapshot is not the newest one, or the image cannot
   /// be made.  Logs the reason once.  `path`: for messages and commands.  Call it with no lock held.
   static std::shared_ptr<Image> get(const std::shared_ptr<const OpenFile>& file, const char* path,
                                     std::uint64_t snapshot) noexcept;
-  /// Waits until all images of this process have written what was offered, `ns` nanoseconds at most.
-  static void flush_all(std::int64_t ns) noexcept;
+  /// As flush(), for all images of this process.
+  static void flush_all() noexcept;
 
   ~Image();
   Image(const Image&) = delete;
@@ -83,8 +83,9 @@ class Image {
   bool has(std::uint64_t chunk) noexcept;
   /// Offers bytes that are in the page cache now.
   void offer_cached(std::uint64_t offset, std::uint64_t bytes) noexcept;
-  /// Waits until everything that was offered is written, `ns` nanoseconds at most.
-  void flush(std::int64_t ns) noexcept;
+  /// Waits until everything that was offered is written, at most 0.2 s.  Call it before the program ends its
+  /// use of the image.  The destructor does not wait.
+  void flush() noexcept;
 
   const ImageCounts& counts() const noexcept { return counts_; }
   /// Sets `total` to the bytes that this process has read from the image.  `file_bytes`: bytes that a user of

@@ -177,7 +177,7 @@ unsigned Image::InProcess::most_decoders() noexcept {
 
 std::unique_ptr<Image::InProcess::Decoder> Image::InProcess::take_decoder() noexcept {
   {
-    std::unique_lock lock(mutex_);
+    std::unique_lock lock(mutex);
     free_.wait(lock, [this]() noexcept { return in_use_ < most_decoders(); });
     ++in_use_;
     if (!decoders_.empty()) {
@@ -198,7 +198,7 @@ std::unique_ptr<Image::InProcess::Decoder> Image::InProcess::take_decoder() noex
 
 void Image::InProcess::give_back(std::unique_ptr<Decoder> decoder) noexcept {
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(mutex);
     --in_use_;
     try {
       if (decoder != nullptr) decoders_.push_back(std::move(decoder));

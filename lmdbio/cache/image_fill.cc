@@ -59,21 +59,19 @@ const char* error_text() noexcept {
 
 // Any thread.
 Filler* Image::filler(InProcess& p) noexcept {
-  if (Filler* const there = p.filler.load(std::memory_order_acquire); there != nullptr) return there;
-  std::unique_ptr<Filler> made = Filler::start(
-      [](void* context, std::uint64_t offset, Bytes bytes) noexcept {
-        auto* const self = static_cast<InProcess*>(context);
-        self->image->write(*self, offset, bytes);
-      },
-      [](void* context) noexcept {
-        auto* const self = static_cast<InProcess*>(context);
-        return self->image->fill_resident(*self);
-      },
-      &p);
-  Filler* none = nullptr;
-  if (made == nullptr) return nullptr;
-  if (p.filler.compare_exchange_strong(none, made.get())) return made.release();
-  return none;
+  const std::lock_guard lock(p.mutex);
+  if (p.filler == nullptr)
+    p.filler = Filler::start(
+        [](void* context, std::uint64_t offset, Bytes bytes) noexcept {
+          auto* const self = static_cast<InProcess*>(context);
+          self->image->write(*self, offset, bytes);
+        },
+        [](void* context) noexcept {
+          auto* const self = static_cast<InProcess*>(context);
+          return self->image->fill_resident(*self);
+        },
+        &p, weak_from_this());
+  return p.filler.get();
 }
 
 // Any thread.

@@ -33,7 +33,6 @@ struct Image::InProcess {
   /// Valid once Image::ready_ is set.  Before that, only the filler's thread sets it.
   UniqueFd table;
   UniqueFd part;  ///< plain bytes of chunks that are not complete, of a compressed image
-  std::atomic<Filler*> filler{nullptr};      ///< owned
   std::atomic<std::uint64_t> until_look{0};  ///< bytes to write until look_at_room()
   std::uint64_t next_resident = 0;           ///< where fill_resident() goes on; the filler's thread uses it
 
@@ -54,8 +53,16 @@ struct Image::InProcess {
   std::unique_ptr<Decoder> take_decoder() noexcept;
   void give_back(std::unique_ptr<Decoder> decoder) noexcept;
 
+  std::mutex mutex;  ///< guards the members below
+  std::shared_ptr<Filler> filler;
+
+  /// Returns the filler, or nullptr.
+  Filler* filler_now() noexcept {
+    const std::lock_guard lock(mutex);
+    return filler.get();
+  }
+
  private:
-  std::mutex mutex_;  ///< guards the members below
   std::condition_variable free_;
   std::vector<std::unique_ptr<Decoder>> decoders_;
   unsigned in_use_ = 0;

@@ -160,10 +160,10 @@ void Prefetcher::close(const std::shared_ptr<WindowFile>& file) noexcept {
     else if (worker_ != nullptr)
       worker_->wake();  // it releases the file
   }
-  if (stopped == nullptr) return;
   {
     const AsyncSignalsAllowed program;
-    stopped->join();
+    if (stopped != nullptr) stopped->join();
+    if (file->from_cache != nullptr) file->from_cache->image->flush();
   }
   delete stopped;
 }
