@@ -96,7 +96,10 @@ Status Image::InProcess::open_table(const Recipe* recipe) noexcept {
       give_name(at, fresh, name);
     }
     if (!good) return Status::from_errno(EAGAIN);
-    image->recipe_ = recipe_of(header);
+    if (!image->ready_.load())
+      image->recipe_ = recipe_of(header);
+    else if (recipe_of(header) != image->recipe_)
+      return Status::from_errno(ESTALE);  // a forked child, and the image was made anew
     if (image->recipe_.codec != Codec::raw) {
       part = open_in(at, image->name_ + kPartEnding, O_RDWR | O_CREAT);
       if (!part) return last_error();
