@@ -43,8 +43,10 @@ constexpr std::size_t kScratch = std::size_t{64} << 10;
 constexpr unsigned kFewUnits = kUnitsPerChunk / 32;
 /// How long the last user of an image waits for what it has offered, in ns.
 constexpr std::int64_t kFlushNs = 200'000'000;
+/// A piece of this size has no data, but asks to complete a chunk.
+constexpr std::size_t kNothing = 1;
 /// Bytes written between two checks of the room.
-constexpr std::uint64_t kLookEvery = 16 * kChunkBytes;
+constexpr auto kLookEvery = static_cast<std::int64_t>(16 * kChunkBytes);
 
 /// The images of this process.  Leaked on purpose: no static destructor.
 constinit SignalSafeMutex images_mutex;
@@ -148,8 +150,8 @@ struct Image::InProcess {
   Image* const image;
   std::optional<Directory> directory;  ///< as all descriptors: in the private table
   UniqueFd data, table, map;
-  std::atomic<Filler*> filler{nullptr};      ///< owned
-  std::atomic<std::uint64_t> until_look{0};  ///< bytes to write until look_at_room()
+  std::atomic<Filler*> filler{nullptr};     ///< owned
+  std::atomic<std::int64_t> until_look{0};  ///< bytes to write until look_at_room()
 
   explicit InProcess(Image& i) noexcept : image(&i) {}
   Status open(bool make) noexcept;
@@ -299,7 +301,9 @@ Status Image::open_here() noexcept {
   // A process that was killed may have written chunks without completing them.
   for (std::uint64_t c = 0; c < chunks_; ++c)
     if (is_nearly_complete(c))
-      if (Filler* const f = filler(*p); f != nullptr) f->add(c * kChunkBytes, f->take(1), 0);
+      if (Filler* const f = filler(*p); f != nullptr)
+        if (std::unique_ptr<std::byte[]> memory = f->take(kNothing); memory != nullptr)
+          f->add(c * kChunkBytes, std::move(memory), kNothing);
   in_process_.store(p.release());
   return {};
 }
@@ -519,7 +523,7 @@ bool Image::is_current() const noexcept {
 }
 
 void Image::look_at_room(InProcess& p) noexcept {
-  if (p.until_look != 0) return;
+  if (p.until_look > 0) return;
   p.until_look = kLookEvery;
   std::uint64_t room = 0;
   try {
@@ -532,9 +536,9 @@ void Image::look_at_room(InProcess& p) noexcept {
 }
 
 void Image::write(InProcess& p, std::uint64_t offset, Bytes bytes) noexcept {
-  if (bytes.empty()) return complete(p, offset / kChunkBytes);
+  if (bytes.size() == kNothing) return complete(p, offset / kChunkBytes);
   look_at_room(p);
-  p.until_look -= std::min<std::uint64_t>(p.until_look, bytes.size());  // roughly, if several threads write
+  p.until_look -= static_cast<std::int64_t>(bytes.size());
   if (!wants(offset, bytes.size())) return;
   // Only whole units count, but the last unit of the database may be cut.
   const std::uint64_t end = offset + bytes.size();
