@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -58,9 +57,19 @@ void for_each_file(int directory, F&& f) {
   }
 }
 
+// A lock of the open file description, which tells that an image is in use.  Unlike flock(2), it can be
+// looked at without being taken.
+struct flock use_lock(short type) noexcept {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
 bool in_use(int directory, const char* map) noexcept {
   const UniqueFd fd(::openat(directory, map, O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  return fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  struct flock lock = use_lock(F_WRLCK);
+  return fd && ::fcntl(fd.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
 }
 
 void read_table(int directory, ImageFacts& f) {
@@ -92,6 +101,11 @@ std::uint64_t boot_number() noexcept {
   const UniqueFd fd(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
   const ssize_t n = fd ? ::read(fd.get(), text, sizeof text) : 0;
   return ::XXH3_64bits(text, n > 0 ? static_cast<std::size_t>(n) : 0);
+}
+
+void mark_in_use(int map) noexcept {
+  const struct flock lock = use_lock(F_RDLCK);
+  (void)::fcntl(map, F_OFD_SETLK, &lock);
 }
 
 Result<Directory> Directory::open(const std::string& parent, bool make) noexcept {

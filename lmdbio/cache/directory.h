@@ -22,6 +22,9 @@ inline constexpr const char kDataEnding[] = ".data", kTableEnding[] = ".table", 
 /// A number that identifies this start of the machine.
 std::uint64_t boot_number() noexcept;
 
+/// Marks the image of an open map as in use, until the descriptor and its duplicates are closed.
+void mark_in_use(int map) noexcept;
+
 /// Facts about an image, for commands and for removal.
 struct ImageFacts {
   std::string name;

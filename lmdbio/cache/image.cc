@@ -1,7 +1,6 @@
 #include "lmdbio/cache/image.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -124,6 +123,10 @@ bool read_metas(DatabaseState& state) noexcept {
       newest = meta.value().last_pg < chunks_of(~std::uint64_t{0} - kChunkBytes);
       state.used_bytes = (meta.value().last_pg + 1) * state.page_bytes;
     }
+    // LMDB does not write the last pages if it has freed them in the same transaction.
+    struct stat st;
+    newest = newest && ::fstat(fd, &st) == 0;
+    if (newest) state.used_bytes = std::min(state.used_bytes, static_cast<std::uint64_t>(st.st_size));
     newest = newest && state.used_bytes != 0;
   });
   return newest;
@@ -168,12 +171,16 @@ Status Image::InProcess::open(bool make) noexcept {
     if (!data) return last_error();
     struct stat st;
     if (::fstat(data.get(), &st) != 0) return last_error();
+    char boot[20];
+    (void)std::snprintf(boot, sizeof boot, ".%016" PRIx64, boot_number());
     const auto bytes = static_cast<off_t>(image->chunks_ * kChunkBytes);
     if (st.st_size != bytes && ::ftruncate(data.get(), bytes) != 0) return last_error();
     if (!make) {  // a forked child
       if (st.st_ino != image->identity_.ino || st.st_dev != image->identity_.dev)
         return Status::from_errno(ESTALE);
       table = open_in(at, name + kTableEnding, O_RDWR);
+      map = open_in(at, name + boot + kMapEnding, O_RDWR);
+      if (map) mark_in_use(map.get());
       return table ? Status() : last_error();
     }
     image->identity_ = {static_cast<std::uint64_t>(st.st_dev), st.st_ino, static_cast<std::uint64_t>(bytes),
@@ -198,8 +205,6 @@ Status Image::InProcess::open(bool make) noexcept {
       give_name(at, fresh, name + kTableEnding);
     }
     if (header.image_inode != st.st_ino) return Status::from_errno(EAGAIN);
-    char boot[20];
-    (void)std::snprintf(boot, sizeof boot, ".%016" PRIx64, boot_number());
     return image->make_map_here(*this, name + boot + kMapEnding);
   } catch (...) {
     return Status::from_errno(ENOMEM);
@@ -239,7 +244,7 @@ Status Image::make_map_here(InProcess& p, const std::string& name) noexcept {
       p.map = open_in(at, name, O_RDWR);
       if (!p.map) return last_error();
     }
-    (void)::flock(p.map.get(), LOCK_SH | LOCK_NB);  // tells others that the image is in use
+    mark_in_use(p.map.get());
     struct stat st;
     MapHeader header;
     if (::fstat(p.map.get(), &st) == 0 && static_cast<std::size_t>(st.st_size) >= bytes &&
