@@ -15,13 +15,17 @@ namespace lmdbio::cache {
 /// The name of an image: 32 hexadecimal digits, from content_state() of the database.
 std::string image_name(const std::array<std::uint64_t, 2>& state);
 
-/// The files of an image have its name and one of these endings.  The map's name also has the number of the
-/// boot: NAME.BOOT.map.
+/// The files of an image have its name and one of these endings.
 inline constexpr const char kDataEnding[] = ".data", kTableEnding[] = ".table", kMapEnding[] = ".map",
                             kPartEnding[] = ".part";
 
-/// A number that identifies this start of the machine.
-std::uint64_t boot_number() noexcept;
+/// Returns the name of the map of an image, which also has the number of the boot: NAME.BOOT.map.
+std::string map_name(const std::string& image);
+
+/// Marks the image of an open map as in use, until the descriptor and its duplicates are closed.
+void mark_in_use(int map) noexcept;
+/// Returns whether another open description of the map is marked.
+bool is_in_use(int map) noexcept;
 
 /// Facts about an image, for commands and for removal.
 struct ImageFacts {
@@ -33,6 +37,14 @@ struct ImageFacts {
   std::uint64_t disk_bytes = 0;  ///< that the files take
   std::int64_t used_s = 0;       ///< time of the last open, in seconds since 1970
   bool in_use = false;           ///< some process has it open
+};
+
+/// The disk space of the cache, in bytes.  All zeros: not known.
+struct Space {
+  std::uint64_t used = 0;        ///< by images
+  std::uint64_t limit = 0;       ///< for all images
+  std::uint64_t free = 0;        ///< on the file system, for this user
+  std::uint64_t stays_free = 0;  ///< of `free`, not for images
 };
 
 /// The directory "lmdbio-UID" in the directory that the user has named.  It belongs to the user, has mode
@@ -51,6 +63,8 @@ class Directory {
   std::vector<ImageFacts> list(bool tables) const;
   /// Removes the files of an image.  Processes that have it open can go on using it.
   void remove(const std::string& name) const noexcept;
+  /// Returns the space that these images, from list(), take and may take.  `limit`: LMDBIO_CACHE_SIZE, or 0.
+  Space space(const std::vector<ImageFacts>& images, std::uint64_t limit) const noexcept;
   /// Returns how many bytes the image `own` may have in all, and removes images that nobody has open if it
   /// may not have `wanted`.  `limit`: LMDBIO_CACHE_SIZE, or 0.  May throw bad_alloc.
   std::uint64_t room_for(const std::string& own, std::uint64_t wanted, std::uint64_t limit) const;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "lmdbio/io/private_table.h"
@@ -57,18 +58,19 @@ void Filler::serve() noexcept {
     {
       const std::shared_ptr<const void> owner = owner_.lock();
       if (ending_ || owner == nullptr) return;
-      Piece piece{};
+      std::optional<Piece> next;
       {
         const std::lock_guard lock(mutex_);
         if (!pieces_.empty()) {
-          piece = std::move(pieces_.front());
+          next = std::move(pieces_.front());
           pieces_.pop_front();
         }
       }
-      if (piece.memory != nullptr) {
+      if (next) {
+        Piece& piece = *next;
         write_(context_, piece.offset, {piece.memory.get(), piece.bytes});
         piece.memory.reset();
-        if (waiting_.fetch_sub(piece.room) == piece.room) done_.notify();
+        if (waiting_.fetch_sub(piece.bytes) == piece.bytes) done_.notify();
         continue;
       }
       wait_ns = idle_(context_);
@@ -86,15 +88,21 @@ std::unique_ptr<std::byte[]> Filler::take(std::size_t bytes) noexcept {
   return nullptr;
 }
 
-void Filler::add(std::uint64_t offset, std::unique_ptr<std::byte[]> memory, std::size_t bytes,
-                 std::size_t room) noexcept {
+void Filler::add(std::uint64_t offset, std::unique_ptr<std::byte[]> memory, std::size_t bytes) noexcept {
+  if (!push({offset, std::move(memory), bytes})) give_back(bytes);
+}
+
+void Filler::ask(std::uint64_t offset) noexcept { (void)push({offset, nullptr, 0}); }
+
+bool Filler::push(Piece piece) noexcept {
   try {
     const std::lock_guard lock(mutex_);
-    pieces_.push_back({offset, std::move(memory), bytes, room});
+    pieces_.push_back(std::move(piece));
   } catch (...) {
-    return give_back(room);
+    return false;
   }
   work_.notify_one();
+  return true;
 }
 
 void Filler::flush(std::int64_t ns) noexcept {

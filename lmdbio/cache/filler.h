@@ -40,9 +40,10 @@ class Filler {
 
   /// Returns memory for a piece, or nullptr if too much is waiting.
   std::unique_ptr<std::byte[]> take(std::size_t bytes) noexcept;
-  /// Adds a piece of `bytes` in memory from take(room).
-  void add(std::uint64_t offset, std::unique_ptr<std::byte[]> memory, std::size_t bytes,
-           std::size_t room) noexcept;
+  /// Adds a piece in memory from take().
+  void add(std::uint64_t offset, std::unique_ptr<std::byte[]> memory, std::size_t bytes) noexcept;
+  /// Makes the thread call Write without bytes.
+  void ask(std::uint64_t offset) noexcept;
   /// Gives memory from take() back.
   void give_back(std::size_t bytes) noexcept { waiting_.fetch_sub(bytes, std::memory_order_relaxed); }
   /// Waits until everything is written, `ns` nanoseconds at most.
@@ -52,12 +53,13 @@ class Filler {
   struct Piece {
     std::uint64_t offset;
     std::unique_ptr<std::byte[]> memory;
-    std::size_t bytes, room;
+    std::size_t bytes;
   };
   Filler(Write write, Idle idle, void* context, std::weak_ptr<const void> owner) noexcept
       : write_(write), idle_(idle), context_(context), owner_(std::move(owner)) {}
   static void* run(void* self) noexcept;
   void serve() noexcept;
+  bool push(Piece piece) noexcept;
 
   const Write write_;
   const Idle idle_;

@@ -1,5 +1,6 @@
 #include "lmdbio/cache/image.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,6 +29,8 @@ namespace {
 
 constexpr std::int64_t kFlushNs = 200'000'000;
 
+constexpr bool is_stored(unsigned char state) noexcept { return state == kThere || state == kUnverified; }
+
 /// The images of this process.  Leaked on purpose: no static destructor.
 constinit SignalSafeMutex images_mutex;
 constinit std::vector<std::weak_ptr<Image>>* all_images = nullptr;
@@ -55,6 +58,10 @@ bool read_metas(DatabaseState& state) noexcept {
       newest = meta.value().last_pg < chunks_of(~std::uint64_t{0} - kChunkBytes);
       state.used_bytes = (meta.value().last_pg + 1) * state.page_bytes;
     }
+    // LMDB does not write the last pages if it has freed them in the same transaction.
+    struct stat st;
+    newest = newest && ::fstat(fd, &st) == 0;
+    if (newest) state.used_bytes = std::min(state.used_bytes, static_cast<std::uint64_t>(st.st_size));
     newest = newest && state.used_bytes != 0;
   });
   return newest;
@@ -68,25 +75,36 @@ void unlock_images() noexcept { images_mutex.unlock(); }
 std::shared_ptr<Image> Image::get(const std::shared_ptr<const OpenFile>& file, const char* path,
                                   std::uint64_t snapshot) noexcept {
   if (config().cache_dir.empty() || snapshot == 0) return nullptr;
+  Result<std::shared_ptr<Image>> image = open(file, path, snapshot);
+  if (image) return std::move(image).value();
+  const int error = image.error().raw();
+  if (error != EXDEV && error != ESTALE && error != ENOMEM) log_once(path, image.error());
+  return nullptr;
+}
+
+Result<std::shared_ptr<Image>> Image::open(const std::shared_ptr<const OpenFile>& file, const char* path,
+                                           std::uint64_t snapshot) noexcept {
   try {
     DatabaseState state{file, path, snapshot};
-    if (!read_metas(state)) return nullptr;
-    const auto key = content_state(file->base(), format::kMetaPages * state.page_bytes, snapshot);
-    if (!key) return nullptr;
-    const std::string name = image_name(*key);
-    if (std::shared_ptr<Image> there = find_or_add(name, nullptr); there != nullptr) return there;
-    const std::shared_ptr<Image> made(new Image(state, name));
+    const std::optional<std::string> name = name_of(state);
+    if (!name) return Status::from_errno(ESTALE);
+    if (std::shared_ptr<Image> there = find_or_add(*name, nullptr); there != nullptr) return there;
+    const std::shared_ptr<Image> made(new Image(state, *name));
     made->chunks_ = chunks_of(state.used_bytes);
     Status st = Status::from_errno(EBADF);
     (void)PrivateTable::run([&]() noexcept { st = made->open_here(); });
-    if (!st.ok()) {
-      if (st.raw() != EXDEV) log_once(path, st);
-      return nullptr;
-    }
-    return find_or_add(name, made);
+    if (!st.ok()) return st;
+    return find_or_add(*name, made);
   } catch (...) {
-    return nullptr;
+    return Status::from_errno(ENOMEM);
   }
+}
+
+std::optional<std::string> Image::name_of(DatabaseState& state) {
+  if (!read_metas(state)) return {};
+  const auto key = content_state(state.file->base(), format::kMetaPages * state.page_bytes, state.snapshot);
+  if (!key) return {};
+  return image_name(*key);
 }
 
 // Returns the process's image of that name.  If there is none, adds `made`, which may be null.
@@ -109,7 +127,7 @@ Status Image::open_here() noexcept {
   // A process that was killed may have written chunks without completing them.
   for (std::uint64_t c = 0; ready_.load() && c < chunks_; ++c)
     if (is_nearly_complete(c))
-      if (Filler* const f = filler(*p); f != nullptr) f->add(c * kChunkBytes, f->take(1), 0, 1);
+      if (Filler* const f = filler(*p); f != nullptr) f->ask(c * kChunkBytes);
   in_process_.store(p.release());
   return {};
 }
@@ -163,13 +181,14 @@ Image::InProcess* Image::here() noexcept {
   return p;
 }
 
+std::uint64_t Image::pitch() const noexcept { return pitch_of(recipe_); }
+
 std::atomic<unsigned char>& Image::state_of(std::uint64_t chunk) const noexcept {
   return *reinterpret_cast<std::atomic<unsigned char>*>(map_.data() + sizeof(MapHeader) + chunk);
 }
 
 std::atomic<std::uint64_t>* Image::units_of(std::uint64_t chunk) const noexcept {
-  return reinterpret_cast<std::atomic<std::uint64_t>*>(map_.data() + units_at(chunks_) +
-                                                       chunk * (kUnitsPerChunk / 8));
+  return reinterpret_cast<std::atomic<std::uint64_t>*>(map_.data() + units_at(chunks_, chunk));
 }
 
 std::uint64_t Image::bytes_in(std::uint64_t chunk) const noexcept {
@@ -212,10 +231,12 @@ bool Image::verify(InProcess& p, std::uint64_t chunk) noexcept {
 
 // Forgets the chunk, so that it is read from the database again.
 void Image::is_damaged(InProcess& p, std::uint64_t chunk) noexcept {
-  if (state_of(chunk).exchange(kMissing) == kMissing) return;
+  unsigned char state = state_of(chunk).load();
+  if (!is_stored(state) || !state_of(chunk).compare_exchange_strong(state, kCompleting)) return;
   for (unsigned w = 0; w < kUnitsPerChunk / 64; ++w) units_of(chunk)[w].store(0, std::memory_order_relaxed);
   ++counts_.damaged;
   (void)write_entry(p.table.get(), chunk, {});
+  state_of(chunk).store(kMissing, std::memory_order_release);
   static constinit std::atomic<bool> told{false};
   if (!told.exchange(true))
     log_line(LogLevel::warn,
@@ -226,7 +247,7 @@ void Image::is_damaged(InProcess& p, std::uint64_t chunk) noexcept {
 std::uint64_t Image::chunks_there() const noexcept {
   std::uint64_t there = 0;
   for (std::uint64_t c = 0; ready_.load(std::memory_order_acquire) && c < chunks_; ++c)
-    if (state_of(c).load(std::memory_order_relaxed) != kMissing) ++there;
+    if (is_stored(state_of(c).load(std::memory_order_relaxed))) ++there;
   return there;
 }
 
@@ -320,7 +341,7 @@ bool Image::lacks(std::uint64_t offset, std::uint64_t bytes) const noexcept {
 }
 
 bool Image::wants(std::uint64_t offset, std::uint64_t bytes) noexcept {
-  return fills_.load(std::memory_order_relaxed) && lacks(offset, bytes);
+  return stopped() == nullptr && lacks(offset, bytes);
 }
 
 void Image::note_read(std::uint64_t bytes) noexcept {
@@ -340,7 +361,7 @@ void Image::offer(std::uint64_t offset, Bytes bytes) noexcept {
       return;
     }
     std::memcpy(memory.get(), bytes.data(), bytes.size());
-    f->add(offset, std::move(memory), bytes.size(), bytes.size());
+    f->add(offset, std::move(memory), bytes.size());
   });
 }
 
@@ -348,7 +369,13 @@ bool Image::add(std::uint64_t offset, Bytes bytes) noexcept {
   (void)PrivateTable::run([&]() noexcept {
     if (InProcess* const p = here(); p != nullptr) write(*p, offset, bytes);
   });
-  return fills_.load(std::memory_order_relaxed);
+  return stopped() == nullptr;
+}
+
+void Image::finish(std::uint64_t chunk) noexcept {
+  (void)PrivateTable::run([&]() noexcept {
+    if (InProcess* const p = here(); p != nullptr) write(*p, chunk * kChunkBytes, {});
+  });
 }
 
 bool Image::has(std::uint64_t chunk) noexcept {
@@ -369,7 +396,7 @@ void Image::offer_cached(std::uint64_t offset, std::uint64_t bytes) noexcept {
     if (memory == nullptr) {
       counts_.skipped += bytes;
     } else if (read_all(state_.file->buffered().fd(), offset, {memory.get(), bytes})) {
-      f->add(offset, std::move(memory), bytes, bytes);
+      f->add(offset, std::move(memory), bytes);
     } else {
       f->give_back(bytes);
     }

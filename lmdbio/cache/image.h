@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -52,6 +53,13 @@ class Image : public std::enable_shared_from_this<Image> {
   /// be made.  Logs the reason once.  `path`: for messages and commands.  Call it with no lock held.
   static std::shared_ptr<Image> get(const std::shared_ptr<const OpenFile>& file, const char* path,
                                     std::uint64_t snapshot) noexcept;
+  /// As get(), but returns why there is no image: EXDEV if the database is in that file system itself, ESTALE
+  /// if the snapshot is not the newest one or cannot be read, others as Directory::open() and open(2).
+  static Result<std::shared_ptr<Image>> open(const std::shared_ptr<const OpenFile>& file, const char* path,
+                                             std::uint64_t snapshot) noexcept;
+  /// Returns the name of the image of a database in the state of `file` and `snapshot`, and sets the other
+  /// members.  Returns nullopt if the snapshot is not the newest one or cannot be read.  May throw bad_alloc.
+  static std::optional<std::string> name_of(DatabaseState& state);
   /// As flush(), for all images of this process.
   static void flush_all() noexcept;
 
@@ -59,8 +67,12 @@ class Image : public std::enable_shared_from_this<Image> {
   Image(const Image&) = delete;
   Image& operator=(const Image&) = delete;
 
+  const DatabaseState& database() const noexcept { return state_; }
+  const std::string& name() const noexcept { return name_; }
   /// Returns the length of the image in bytes, a multiple of kChunkBytes.
   std::uint64_t bytes() const noexcept { return chunks_ * kChunkBytes; }
+  /// Returns the bytes of a chunk that the database has.
+  std::uint64_t bytes_in(std::uint64_t chunk) const noexcept;
   /// Returns the image as a file with the same bytes as the snapshot, if it has all chunks.  Else nullptr.
   std::shared_ptr<const OpenFile> whole_file() noexcept;
   /// Returns the share of the chunks that the image has, from 0 to 1.
@@ -73,12 +85,19 @@ class Image : public std::enable_shared_from_this<Image> {
 
   /// Tells that bytes were read from the database, which shows how fast it is.
   void note_read(std::uint64_t bytes) noexcept;
+  /// Returns why the image takes no more, or nullptr.  The text is valid until the process ends.
+  const char* stopped() const noexcept { return stopped_.load(std::memory_order_relaxed); }
+  /// Returns the number of chunks for which there is room.
+  std::uint64_t chunks_wanted() const noexcept { return chunks_wanted_.load(std::memory_order_relaxed); }
   /// Returns whether offer() or offer_cached() would add something.
   bool wants(std::uint64_t offset, std::uint64_t bytes) noexcept;
   /// Offers bytes of the database file, which are copied and written to the image later, or skipped.
   void offer(std::uint64_t offset, Bytes bytes) noexcept;
   /// Adds bytes of the database file at once.  Returns false if the image takes no more.  Blocks.
   bool add(std::uint64_t offset, Bytes bytes) noexcept;
+  /// Makes a chunk usable that other processes have written without completing it, for example because they
+  /// were killed.  Blocks.
+  void finish(std::uint64_t chunk) noexcept;
   /// Returns whether the image has the chunk.
   bool has(std::uint64_t chunk) noexcept;
   /// Offers bytes that are in the page cache now.
@@ -104,14 +123,11 @@ class Image : public std::enable_shared_from_this<Image> {
   const Recipe* wanted_recipe() const noexcept;
   InProcess* here() noexcept;
   /// Returns the distance of stored chunks in the data file, in bytes.
-  std::uint64_t pitch() const noexcept {
-    return recipe_.codec == Codec::raw ? kChunkBytes : kChunkBytes + kUnitBytes;
-  }
+  std::uint64_t pitch() const noexcept;
   /// Returns the number that the header of a compressed chunk has to have.
   std::uint64_t tag_of(std::uint64_t chunk) const noexcept { return identity_.ino << 32 ^ chunk; }
   std::atomic<unsigned char>& state_of(std::uint64_t chunk) const noexcept;
   std::atomic<std::uint64_t>* units_of(std::uint64_t chunk) const noexcept;
-  std::uint64_t bytes_in(std::uint64_t chunk) const noexcept;
   unsigned missing_units(std::uint64_t chunk) const noexcept;
   std::uint64_t chunks_there() const noexcept;
   bool is_nearly_complete(std::uint64_t chunk) const noexcept;
@@ -132,6 +148,8 @@ class Image : public std::enable_shared_from_this<Image> {
   void write(InProcess& p, std::uint64_t offset, Bytes bytes) noexcept;
   void mark_units(std::uint64_t from, std::uint64_t to) noexcept;
   void complete(InProcess& p, std::uint64_t chunk) noexcept;
+  bool complete_units(InProcess& p, std::uint64_t chunk) noexcept;
+  bool store(InProcess& p, std::uint64_t chunk, TableEntry& entry) noexcept;
   bool compress(InProcess& p, std::uint64_t chunk, TableEntry& entry) noexcept;
   std::int64_t fill_resident(InProcess& p) noexcept;
   void choose(InProcess& p) noexcept;
@@ -148,7 +166,7 @@ class Image : public std::enable_shared_from_this<Image> {
   std::atomic<bool> ready_{false};
   Recipe recipe_;
   Mapping map_;
-  std::atomic<bool> fills_{true};                ///< offers are accepted
+  std::atomic<const char*> stopped_{nullptr};    ///< why offers are not accepted
   std::atomic<std::uint64_t> chunks_wanted_{0};  ///< the image takes only chunks below this number
   std::atomic<InProcess*> in_process_{nullptr};  ///< owned; see here()
   std::atomic<std::int64_t> first_read_ns_{0};   ///< time of the first note_read(), CLOCK_MONOTONIC

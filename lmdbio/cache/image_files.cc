@@ -1,14 +1,12 @@
 // Opens and makes the files of an image.
 #include <fcntl.h>
 #include <sched.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cinttypes>
 #include <cstdio>
 #include <cstring>
 #include <new>
@@ -108,10 +106,11 @@ Status Image::InProcess::open_table(const Recipe* recipe) noexcept {
     struct stat st;
     if (::fstat(data.get(), &st) != 0 || (st.st_size < bytes && ::ftruncate(data.get(), bytes) != 0))
       return last_error();
-    char boot[20];
-    (void)std::snprintf(boot, sizeof boot, ".%016" PRIx64, boot_number());
-    if (image->ready_.load()) return {};  // a forked child has inherited the map
-    return open_map(image->name_ + boot + kMapEnding);
+    const std::string map_file = map_name(image->name_);
+    if (!image->ready_.load()) return open_map(map_file);
+    map = open_in(at, map_file, O_RDWR);  // a forked child has inherited the mapping
+    if (map) mark_in_use(map.get());
+    return {};
   } catch (...) {
     return Status::from_errno(ENOMEM);
   }
@@ -121,7 +120,7 @@ Status Image::InProcess::open_table(const Recipe* recipe) noexcept {
 Status Image::InProcess::open_map(const std::string& name) noexcept {
   const int at = directory->fd();
   const std::uint64_t chunks = image->chunks_;
-  const std::size_t bytes = map_bytes(chunks);
+  const std::size_t bytes = units_at(chunks, chunks);
   for (int tries = 0; tries < 2; ++tries) {
     map = open_in(at, name, O_RDWR);
     if (!map) {
@@ -150,7 +149,8 @@ Status Image::InProcess::open_map(const std::string& name) noexcept {
       map = open_in(at, name, O_RDWR);
       if (!map) return last_error();
     }
-    (void)::flock(map.get(), LOCK_SH | LOCK_NB);  // tells others that the image is in use
+    mark_in_use(map.get());
+    const bool alone = !is_in_use(map.get());
     struct stat st;
     MapHeader header;
     if (::fstat(map.get(), &st) == 0 && static_cast<std::size_t>(st.st_size) >= bytes &&
@@ -160,7 +160,11 @@ Status Image::InProcess::open_map(const std::string& name) noexcept {
       void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, map.get(), 0);
       if (mapped == MAP_FAILED) return last_error();
       image->map_ = Mapping(mapped, bytes);
-      (void)::futimens(map.get(), nullptr);  // the time of the last open
+      (void)::futimens(map.get(), nullptr);                  // the time of the last open
+      for (std::uint64_t c = 0; alone && c < chunks; ++c) {  // processes were killed
+        unsigned char state = kCompleting;
+        (void)image->state_of(c).compare_exchange_strong(state, kMissing);
+      }
       image->ready_.store(true, std::memory_order_release);
       return {};
     }

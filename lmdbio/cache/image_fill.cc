@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <utility>
 #include <vector>
@@ -33,7 +34,7 @@ namespace {
 /// A chunk that lacks at most this many units is completed by reading the rest from the database.
 constexpr unsigned kFewUnits = kUnitsPerChunk / 32;
 /// Bytes written between two checks of the room.
-constexpr std::uint64_t kLookEvery = 16 * kChunkBytes;
+constexpr auto kLookEvery = static_cast<std::int64_t>(16 * kChunkBytes);
 /// Interval in ns at which the filler looks for data that is in the page cache and not in the image.
 constexpr std::int64_t kResidentEvery = 1'000'000'000;
 /// Size of its reads, in bytes.
@@ -76,7 +77,8 @@ Filler* Image::filler(InProcess& p) noexcept {
 
 // Any thread.
 void Image::stop_filling(const char* why) noexcept {
-  if (fills_.exchange(false))
+  const char* none = nullptr;
+  if (stopped_.compare_exchange_strong(none, why))
     log_line(LogLevel::info, "%s: the cache on local disk takes no more: %s", state_.path.c_str(), why);
 }
 
@@ -92,7 +94,7 @@ bool Image::is_current() const noexcept {
 }
 
 void Image::look_at_room(InProcess& p) noexcept {
-  if (p.until_look != 0) return;
+  if (p.until_look > 0) return;
   p.until_look = kLookEvery;
   std::uint64_t room = 0, used = 0;
   struct stat st;
@@ -148,12 +150,14 @@ void Image::choose(InProcess& p) noexcept {
   }
 }
 
+// Also for other threads: Image::add().  Without bytes, only completes the chunk.
 void Image::write(InProcess& p, std::uint64_t offset, Bytes bytes) noexcept {
+  const std::lock_guard lock(p.writing);
   look_at_room(p);
   if (!ready_.load(std::memory_order_acquire)) choose(p);
   if (!ready_.load(std::memory_order_acquire)) return;
   if (bytes.empty()) return complete(p, offset / kChunkBytes);
-  p.until_look -= std::min<std::uint64_t>(p.until_look, bytes.size());  // roughly, if several threads write
+  p.until_look -= static_cast<std::int64_t>(bytes.size());
   if (!wants(offset, bytes.size())) return;
   // Only whole units count, but the last unit of the database may be cut.
   const std::uint64_t end = offset + bytes.size();
@@ -185,30 +189,50 @@ bool Image::is_nearly_complete(std::uint64_t chunk) const noexcept {
   return state_of(chunk).load() == kMissing && missing_units(chunk) <= kFewUnits;
 }
 
-// Makes the chunk usable if (almost) all of it was written.
+// Makes the chunk usable if (almost) all of it was written.  One process does this for a chunk at a time:
+// after it, the plain bytes of a compressed chunk are gone.
 void Image::complete(InProcess& p, std::uint64_t chunk) noexcept {
-  if (!is_nearly_complete(chunk)) return;
+  unsigned char state = kMissing;
+  if (!is_nearly_complete(chunk) || !state_of(chunk).compare_exchange_strong(state, kCompleting)) return;
+  TableEntry entry{};
+  const bool done =
+      complete_units(p, chunk) && store(p, chunk, entry) && write_entry(p.table.get(), chunk, entry);
+  if (done && recipe_.codec != Codec::raw)  // nobody maps the file of parts
+    (void)::fallocate(p.part.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                      static_cast<off_t>(chunk * kChunkBytes), static_cast<off_t>(kChunkBytes));
+  state_of(chunk).store(done ? kThere : kMissing, std::memory_order_release);
+  if (done) ++counts_.filled;
+}
+
+// Reads the units that are missing from the database.
+bool Image::complete_units(InProcess& p, std::uint64_t chunk) noexcept {
   const std::uint64_t bytes = bytes_in(chunk), start = chunk * kChunkBytes;
   std::byte unit[kUnitBytes];
   for (std::uint64_t at = 0; missing_units(chunk) != 0 && at < bytes; at += kUnitBytes) {
     const auto u = static_cast<unsigned>(at / kUnitBytes);
     if ((units_of(chunk)[u / 64].load(std::memory_order_relaxed) >> (u % 64) & 1) != 0) continue;
     const auto n = static_cast<std::size_t>(std::min(kUnitBytes, bytes - at));
-    if (!read_all(state_.file->buffered().fd(), start + at, {unit, n})) return;
-    if (!write_all(p.plain_file(), start + at, {unit, n})) return stop_filling(error_text());
+    if (!read_all(state_.file->buffered().fd(), start + at, {unit, n})) return false;
+    if (!write_all(p.plain_file(), start + at, {unit, n})) {
+      stop_filling(error_text());
+      return false;
+    }
     mark_units(start + at, start + at + n);
   }
-  TableEntry entry{};
+  return true;
+}
+
+// Stores the chunk in its final form, and sets the entry.  Fails if the database has changed.
+bool Image::store(InProcess& p, std::uint64_t chunk, TableEntry& entry) noexcept {
   if (recipe_.codec == Codec::raw) {
-    entry.bytes = static_cast<std::uint32_t>(bytes);
-    if (!checksum_of(p.data.get(), start, bytes, entry.checksum)) return;
+    entry.bytes = static_cast<std::uint32_t>(bytes_in(chunk));
+    if (!checksum_of(p.data.get(), chunk * kChunkBytes, entry.bytes, entry.checksum)) return false;
   } else if (!compress(p, chunk, entry)) {
-    return;
+    return false;
   }
-  if (!is_current()) return stop_filling("the database has changed");
-  if (!write_entry(p.table.get(), chunk, entry)) return stop_filling(error_text());
-  state_of(chunk).store(kThere, std::memory_order_release);
-  ++counts_.filled;
+  if (is_current()) return true;
+  stop_filling("the database has changed");
+  return false;
 }
 
 // Compresses a chunk whose plain bytes are all in the file of parts.
@@ -228,16 +252,13 @@ bool Image::compress(InProcess& p, std::uint64_t chunk, TableEntry& entry) noexc
   }
   entry.bytes = static_cast<std::uint32_t>(n.value());
   entry.checksum = ::XXH3_64bits(stored.get(), n.value());
-  // Nobody maps the file of parts.
-  (void)::fallocate(p.part.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                    static_cast<off_t>(chunk * kChunkBytes), static_cast<off_t>(kChunkBytes));
   return true;
 }
 
 // Adds the next chunk that is in the page cache and not in the image: it was there before, or was read in
 // another way, or was offered while the filler was behind.  Returns after how many ns to call again.
 std::int64_t Image::fill_resident(InProcess& p) noexcept {
-  if (!fills_.load(std::memory_order_relaxed)) return kLongWait;
+  if (stopped() != nullptr) return kLongWait;
   if (!ready_.load(std::memory_order_acquire)) return kResidentEvery;
   const Residency residency = state_.file->residency(-1, Residency::Sampling::no);
   const std::uint64_t most = chunks_wanted_.load(std::memory_order_relaxed);

@@ -54,10 +54,12 @@ enum class ChunkState : unsigned char {
   missing,     ///< the image does not have all of it
   there,       ///< written or verified since the machine was started
   unverified,  ///< written before the machine was started: verify the checksum before use
+  completing,  ///< a process stores it; missing, if no process has the image open
 };
 
 inline constexpr auto kMissing = static_cast<unsigned char>(ChunkState::missing);
 inline constexpr auto kThere = static_cast<unsigned char>(ChunkState::there);
 inline constexpr auto kUnverified = static_cast<unsigned char>(ChunkState::unverified);
+inline constexpr auto kCompleting = static_cast<unsigned char>(ChunkState::completing);
 
 }  // namespace lmdbio::cache

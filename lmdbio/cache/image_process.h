@@ -33,8 +33,8 @@ struct Image::InProcess {
   /// Valid once Image::ready_ is set.  Before that, only the filler's thread sets it.
   UniqueFd table;
   UniqueFd part;  ///< plain bytes of chunks that are not complete, of a compressed image
-  std::atomic<std::uint64_t> until_look{0};  ///< bytes to write until look_at_room()
-  std::uint64_t next_resident = 0;           ///< where fill_resident() goes on; the filler's thread uses it
+  std::atomic<std::int64_t> until_look{0};  ///< bytes to write until look_at_room()
+  std::uint64_t next_resident = 0;          ///< where fill_resident() goes on; the filler's thread uses it
 
   explicit InProcess(Image& i) noexcept : image(&i) {}
   /// Opens the files.  `make`: makes them if they are not there.
@@ -52,6 +52,8 @@ struct Image::InProcess {
   /// Returns a decoder, or nullptr if memory is short.  Waits while most_decoders() are in use.
   std::unique_ptr<Decoder> take_decoder() noexcept;
   void give_back(std::unique_ptr<Decoder> decoder) noexcept;
+
+  std::mutex writing;  ///< held by Image::write()
 
   std::mutex mutex;  ///< guards the members below
   std::shared_ptr<Filler> filler;

@@ -28,11 +28,6 @@ off_t place_of(std::uint64_t chunk) noexcept {
 
 }  // namespace
 
-std::size_t units_at(std::uint64_t chunks) noexcept { return align_up(sizeof(MapHeader) + chunks, 8); }
-std::size_t map_bytes(std::uint64_t chunks) noexcept {
-  return units_at(chunks) + chunks * (kUnitsPerChunk / 8);
-}
-
 Recipe recipe_of(const TableHeader& header) noexcept {
   return {static_cast<Codec>(header.codec), {static_cast<Filter::Kind>(header.filter), header.filter_width}};
 }

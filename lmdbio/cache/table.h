@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 
+#include "lmdbio/base/align.h"
 #include "lmdbio/cache/codec.h"
 #include "lmdbio/cache/image_format.h"
 
@@ -16,10 +17,15 @@ constexpr std::uint64_t chunks_of(std::uint64_t used_bytes) noexcept {
   return (used_bytes + kChunkBytes - 1) / kChunkBytes;
 }
 
-/// Returns the size of the map, and the offset of the bits in it, in bytes.
-std::size_t map_bytes(std::uint64_t chunks) noexcept;
-std::size_t units_at(std::uint64_t chunks) noexcept;
+/// Returns the offset in the map of an image at which the bits of a chunk start.
+constexpr std::uint64_t units_at(std::uint64_t chunks, std::uint64_t chunk) noexcept {
+  return align_up(sizeof(MapHeader) + chunks, 8) + chunk * (kUnitsPerChunk / 8);
+}
 
+/// Returns the distance of stored chunks in the data file of an image, in bytes.
+constexpr std::uint64_t pitch_of(Recipe recipe) noexcept {
+  return recipe.codec == Codec::raw ? kChunkBytes : kChunkBytes + kUnitBytes;
+}
 /// Returns the recipe that the header names, which may be invalid.
 Recipe recipe_of(const TableHeader& header) noexcept;
 bool read_header(int table, TableHeader& header) noexcept;
