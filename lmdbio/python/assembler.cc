@@ -11,6 +11,7 @@
 #include <csignal>
 #include <new>
 #include <span>
+#include <system_error>
 #include <utility>
 
 #include "lmdbio/python/datum.h"
@@ -104,6 +105,10 @@ Assembler::Assembler(std::shared_ptr<Handle> reader, std::unique_ptr<Layout> lay
   const BlockedSignals blocked;
   try {
     for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  } catch (const std::system_error& error) {
+    close();
+    raise(error.code().value(), reader_->path + ": " + std::to_string(threads) +
+                                    " threads cannot be started: " + error.code().message());
   } catch (...) {
     close();
     throw;

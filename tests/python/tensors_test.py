@@ -365,8 +365,11 @@ class OneRank:
     ({"fields": IMAGE, "decode": len}, "only one of"),
     ({"decode_batch": len, "decode": len}, "only one of"),
     ({"fields": IMAGE, "collate_fn": list}, "collate_fn is for"),
-    ({"fields": IMAGE, "prefetch": 0}, "at least 1"),
-    ({"fields": IMAGE, "threads": 0}, "at least 1"),
+    ({"fields": IMAGE, "prefetch": 0}, "prefetch must be from 1 to 65536, not 0"),
+    ({"fields": IMAGE, "prefetch": 1 << 62}, "prefetch must be from 1 to 65536, not 4611686018427387904"),
+    ({"fields": IMAGE, "threads": 0}, "threads must be from 1 to 1024, not 0"),
+    ({"fields": IMAGE, "threads": 10**5}, "threads must be from 1 to 1024, not 100000"),
+    ({"decode": len, "threads": 10**5}, "threads must be from 1 to 1024, not 100000"),
     ({"fields": IMAGE, "batch_size": 0}, "at least 1"),
     ({"fields": IMAGE, "window": 4}, "needs shuffle=True"),
     ({"fields": IMAGE, "rank": 0}, "must be given together"),
@@ -374,6 +377,7 @@ class OneRank:
     ({"fields": IMAGE, "labels": [1, 2]}, "there are 2 labels, but .* has 1000 samples"),
     ({"fields": IMAGE, "labels": "nowhere"}, "label_fields is needed"),
     ({"fields": IMAGE, "exclude": [b"a"], "comm": OneRank}, "cannot exclude"),
+    ({"fields": IMAGE, "exclude_prefixes": b"a", "comm": OneRank}, "cannot exclude"),
     ({"fields": IMAGE, "rank": 0, "ranks": 1, "comm": OneRank}, "must not be given"),
     ({"fields": IMAGE, "label_fields": "<i4"}, "label_fields is for"),
     ({"fields": []}, "no bytes"),
@@ -481,6 +485,20 @@ def test_several_databases(images, tmp_path):
     assert list(lt.DataLoader(data, batch_size=64, collate_fn=list)) == cut(order, 64)
 
 
+@pytest.mark.parametrize("prefixes", [b"__", [b"__", b"~"]])
+def test_exclude_prefixes(images, tmp_path, prefixes):
+    names = [b"__len__", b"__keys__", *([b"~1", b"~2"] if isinstance(prefixes, list) else [])]
+    more = conftest.Database(tmp_path / "more", [*((n, b"?") for n in names), (b"length", b"?"), *images.records])
+    shares = {"exclude": b"length", "exclude_prefixes": prefixes, "shuffle": True, "seed": SEED}
+    for path in (more.path, [more.path]):
+        loader = lt.TensorLoader(path, fields=IMAGE, batch_size=64, **shares)
+        assert loader.samples == 1000 and [values_of(b) for b in loader] == expected(images, 0, 64)
+        data = lt.LmdbIterableDataset(path, **shares)
+        assert list(lt.DataLoader(data, batch_size=64, collate_fn=list, num_workers=2)) == expected(images, 0, 64)
+    with pytest.raises(ValueError, match="empty"):
+        lt.TensorLoader(more.path, fields=IMAGE, exclude_prefixes=b"")
+
+
 def test_epochs(images):
     loader = lt.TensorLoader(images.path, fields=IMAGE, batch_size=100, shuffle=True, seed=SEED)
     it = iter(loader)
@@ -545,6 +563,58 @@ def test_memory_stays_constant(big_images, fields):
             del batch
         sizes.append(rss())
     assert max(sizes[3:]) - sizes[3] < 16 << 20  # an epoch has 45 MB, and a batch 5 MB
+
+
+def test_threads_that_cannot_be_started(large, script):
+    script("""
+import resource, sys
+import lmdbio.torch
+loader = lmdbio.torch.TensorLoader(sys.argv[1], fields="flat", batch_size=20, threads=1024)
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))  # the stacks of the threads take 8 GiB
+try:
+    next(iter(loader))
+except OSError as error:
+    assert sys.argv[1] in str(error) and "1024 threads cannot be started" in str(error), error
+else:
+    raise AssertionError("started")
+""", large.path)
+
+
+def test_close_waits_for_functions_of_the_program(mixed):
+    begun, may_end, ended, seen = threading.Event(), threading.Event(), [], []
+
+    def decode(record):
+        if record.ordinal >= 64:
+            begun.set()
+            assert may_end.wait(60)
+            ended.append(record.ordinal)
+        return record.ordinal
+
+    def close():
+        loader.close()
+        seen.append(len(ended))
+
+    loader = lt.TensorLoader(mixed.path, decode=decode, batch_size=64, threads=2, prefetch=1)
+    assert next(iter(loader)).tolist() == list(range(64))
+    assert begun.wait(60)
+    closes = threading.Thread(target=close)
+    closes.start()
+    while loader._prepared:  # close() has not begun
+        threading.Event().wait(0.01)
+    assert not seen
+    may_end.set()
+    closes.join()
+    assert seen[0] == len(ended) > 0 and not any(t.name.startswith("lmdbio-decode") for t in threading.enumerate())
+
+
+def test_a_function_of_the_program_closes_the_loader(mixed):
+    def decode(record):
+        loader.close()
+        return record.ordinal
+
+    loader = lt.TensorLoader(mixed.path, decode=decode, batch_size=64, threads=2)
+    with pytest.raises(lmdbio.CancelledError):
+        next(iter(loader))
 
 
 def test_reads_fail(large, slow, script):
