@@ -565,6 +565,61 @@ def test_memory_stays_constant(big_images, fields):
     assert max(sizes[3:]) - sizes[3] < 16 << 20  # an epoch has 45 MB, and a batch 5 MB
 
 
+MEMORY = """
+import sys, time
+import torch
+import lmdbio.torch
+
+if {pinned}:  # without a GPU, PyTorch cannot pin memory
+    empty = torch.empty
+    torch.empty = lambda *size, pin_memory=False, **more: empty(*size, **more)
+    torch.Tensor.is_pinned = lambda self: True
+loader = lmdbio.torch.TensorLoader(sys.argv[1], fields={fields}, batch_size={batch}, shuffle=True, seed=7, threads=3, prefetch=8,
+                                   pin_memory={pinned})
+order, most, kept = [], 0, []
+for epoch in range(2):
+    for batch in loader:
+        data, size = (batch["data"], 112640) if isinstance(batch, dict) else (batch.view(-1), batch.shape[1])
+        order += [int(bytes(data[i:i + 8].numpy())) for i in range(0, len(data), size)]
+        assembler = loader._prepared[0]._sources[0]._assembler
+        while assembler._peak < {least}:
+            time.sleep(0.01)  # until the threads have prepared as many batches as they may
+        most = max(most, assembler._peak)
+        if epoch == 1:  # as a program that keeps batches
+            kept = (kept + [batch])[-30:]
+    del batch
+assert order == [i for epoch in range(2) for i in lmdbio.shuffled(7, epoch, 640, 0, 640).tolist()]
+print(most)
+"""
+
+
+@pytest.mark.parametrize("fields, pinned, how", [("'flat'", False, "auto"), ("'flat'", False, "direct"), ("('u1', 112640)", False, "direct"),
+                                                 ("('u1', 112640)", True, "direct")])
+def test_prepared_batches_count_in_the_memory_of_the_process(large, script, fields, pinned, how):
+    """Fewer batches are prepared if memory is short.  A batch has 1.7 MiB."""
+    def most(memory, batch=16, least=0):
+        text = MEMORY.format(fields=fields, pinned=pinned, batch=batch, least=least)
+        return int(script(text, large.path, LMDBIO_MEMORY=memory, LMDBIO_IO=how))
+
+    assert most("256M", least=8 * 16 * 112640) <= 32 << 20  # eight batches, and unused buffers
+    assert most("16M") <= 10 << 20  # half of it, and one batch
+    # A reader and a loader with these batches need more than this memory together.
+    assert most("8M", batch=60) <= 8 << 20
+
+
+def test_two_loaders_share_the_memory(large, script):
+    """A loader that has prepared its batches does not keep another one from its own."""
+    script("""
+import sys
+import lmdbio.torch
+loaders = [lmdbio.torch.TensorLoader(sys.argv[1], fields="flat", batch_size=20, prefetch=8, threads=2) for _ in range(4)]
+its = [iter(loader) for loader in loaders]
+for i in range(32):
+    for it in its:
+        assert [int(bytes(v[:8].numpy())) for v in next(it)["data"].view(20, -1)] == list(range(20 * i, 20 * i + 20))
+""", large.path, LMDBIO_MEMORY="32M", LMDBIO_IO="direct")
+
+
 def test_threads_that_cannot_be_started(large, script):
     script("""
 import resource, sys

@@ -45,6 +45,11 @@ class _Assembling:
         self._pinned: Deque[Optional[torch.Tensor]] = collections.deque()
         self._streams = False
 
+    def has_room(self) -> bool:
+        """Returns whether there is memory for another batch.  If so, reserves it."""
+        # The threads find out for themselves whether there is memory for another buffer of the library.
+        return not self._pin or not self._fields.bytes or self._assembler.reserve(self._fields.bytes)
+
     def request(self, plan: Plan, epoch: int, k: int) -> None:
         # PyTorch manages pinned memory: it does not use memory again before copies to the device have ended.
         pinned = torch.empty(self._fields.bytes, dtype=torch.uint8, pin_memory=True) if self._pin and self._fields.bytes else None
@@ -86,6 +91,9 @@ class _Decoding:
         self._waiting: Deque["concurrent.futures.Future[concurrent.futures.Future[Any]]"] = collections.deque()
         self._stream: Any = None
         self._closed = False
+
+    def has_room(self) -> bool:
+        return True  # it is not known how much memory the program's functions take
 
     def request(self, plan: Plan, epoch: int, k: int) -> None:
         functions = self._functions()
@@ -148,6 +156,8 @@ class _Prepared:
 
     def fill(self) -> None:
         while self._count < self._ahead:
+            if not all([source.has_room() for source in self._sources]) and self._count != 0:
+                break
             for source in self._sources:
                 source.request(self.plan, *self._requested)
             self._requested = self._after(self._requested)
@@ -218,8 +228,9 @@ class TensorLoader:
     DataLoader.  comm: an mpi4py communicator, whose ranks read one database together (lmdbio.mpi); then no record can be excluded.
 
     threads: number of threads that copy or decode, at most 1024; default: the cores of this process, at most 4.  prefetch: number
-    of batches that are prepared ahead, also beyond the end of an epoch.  memory: see lmdbio.Reader.  The prepared batches, and up
-    to prefetch + 2 unused buffers, do not count in it.
+    of batches that are prepared ahead, also beyond the end of an epoch.  Prepared batches, and up to prefetch + 2 unused buffers,
+    count in LMDBIO_MEMORY, of which all loaders of a process may use half.  If there is less memory, fewer batches are prepared,
+    but at least one.  What `decode` returns does not count.  memory: for the reader, see lmdbio.Reader.
     pin_memory: whether tensors are in pinned memory; by default, they are if `device` is a CUDA device.  device: the device to
     which tensors are copied.  The loader copies to a CUDA device on a stream of its own.  It pins and copies tensors, and the
     tensors in dicts, lists and tuples.
