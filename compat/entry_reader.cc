@@ -12,6 +12,8 @@
 #include "compat/abi.h"
 #include "compat/reader_handle.h"
 #include "lmdbio/base/mix.h"
+#include "lmdbio/gather/prepared_memory.h"
+#include "lmdbio/window/prefetcher.h"
 
 using namespace lmdbio;
 using namespace lmdbio::compat;
@@ -252,6 +254,25 @@ LMDBIO_ABI void lmdbio_stream_close(lmdbio_stream* stream) {
   if (stream == nullptr) return;
   (void)guarded([&] {
     delete stream;
+    return Status();
+  });
+}
+
+LMDBIO_ABI int lmdbio_take_prepared(std::uint64_t bytes) {
+  return guarded([&] {
+    window::Prefetcher* const prefetcher = window::Prefetcher::get();
+    if (prefetcher == nullptr) return Status::from_errno(ENOMEM);
+    window::ProcessMemory& memory = prefetcher->memory();
+    const bool taken =
+        memory.limit() == 0 || memory.take(gather::MemoryUse::prepared, bytes, gather::Urgency::ahead);
+    return taken ? Status() : Status::from_errno(ENOMEM);
+  });
+}
+
+LMDBIO_ABI void lmdbio_give_back_prepared(std::uint64_t bytes) {
+  (void)guarded([&] {
+    if (window::Prefetcher* const prefetcher = window::Prefetcher::existing(); prefetcher != nullptr)
+      prefetcher->memory().give_back(gather::MemoryUse::prepared, bytes);
     return Status();
   });
 }

@@ -27,8 +27,9 @@ enum class MemoryUse : unsigned char {
   prefetch,  ///< values and tree pages of prefetching transactions
   readers,   ///< buffers, leaf pages and records of readers
   index,     ///< record indexes, and memory for building them
+  prepared,  ///< batches that loaders prepare ahead; has no guaranteed part
 };
-inline constexpr std::size_t kMemoryUses = 5;
+inline constexpr std::size_t kMemoryUses = 6;
 
 /// The facts that decide how much memory a process may use now.  All sizes are in bytes.
 struct AgreementFacts {
@@ -96,11 +97,12 @@ class MemoryBudget {
   /// Returns the share of `use`, in bytes.
   std::uint64_t share(MemoryUse use) const noexcept {
     if (use == MemoryUse::prefetch) return limit_now() / 4 * 3;
+    if (use == MemoryUse::prepared) return limit_now() / 2;
     return use == MemoryUse::index ? limit_now() / 4 : limit_now();
   }
   /// Returns how many bytes the other uses leave to `use` while it has users.
   std::uint64_t guaranteed(MemoryUse use) const noexcept {
-    if (use == MemoryUse::unmapped) return 0;
+    if (use == MemoryUse::unmapped || use == MemoryUse::prepared) return 0;
     return use == MemoryUse::chunks || use == MemoryUse::readers ? limit_now() / 4 : limit_now() / 8;
   }
   /// Returns how many of its guaranteed bytes `use` would lack after it has given back `fewer` bytes.

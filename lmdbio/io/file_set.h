@@ -131,7 +131,9 @@ class FewOpen {
 };
 
 /// The files, and the descriptors of those that were used last: one in the program's table for probes and
-/// mappings, and one or two in the private table for reads.  A program may close the descriptors in its
+/// mappings, and one or two in the private table for reads.  The descriptors for probes stay open, since a
+/// cold file is probed many times and each open may take a request.  They are not in the private table, where
+/// each probe would be a call in another thread.  A program may close the descriptors in its
 /// table; the file is then opened again.  Any thread, except that the functions for probes and mappings need
 /// a thread that shares the program's descriptor table.
 class FileSet {

@@ -11,8 +11,10 @@
 #include <csignal>
 #include <new>
 #include <span>
+#include <system_error>
 #include <utility>
 
+#include "lmdbio/gather/prepared_memory.h"
 #include "lmdbio/python/datum.h"
 #include "lmdbio/python/errors.h"
 #include "lmdbio/python/waiting.h"
@@ -30,7 +32,6 @@ constexpr std::size_t kAlignment = 64;
 std::align_val_t alignment_of(std::size_t size) noexcept {
   return std::align_val_t{size % kHugePage == 0 ? kHugePage : kAlignment};
 }
-void free_memory(const BufferStore::Memory& m) noexcept { ::operator delete(m.data, alignment_of(m.size)); }
 /// Bytes that a thread copies at a time.
 constexpr std::size_t kSlice = std::size_t{1} << 20;
 constexpr std::chrono::milliseconds kSignalInterval{100};
@@ -59,10 +60,39 @@ class BlockedSignals {
 BufferStore::BufferStore(std::size_t most) : pid_(::getpid()), most_(most) { unused_.reserve(most); }
 
 BufferStore::~BufferStore() {
-  for (const Memory& m : unused_) free_memory(m);
+  if (::getpid() == pid_) (void)drop_unused();
 }
 
-BufferStore::Memory BufferStore::take(std::size_t bytes) {
+void BufferStore::free(const Memory& memory) noexcept {
+  ::operator delete(memory.data, alignment_of(memory.size));
+  if (memory.counted) lmdbio_give_back_prepared(memory.size);
+}
+
+void BufferStore::add(std::size_t bytes) noexcept {
+  now_ += bytes;
+  peak_ = std::max(peak_, now_);
+}
+
+std::size_t BufferStore::peak() noexcept {
+  const std::lock_guard lock(mutex_);
+  return peak_;
+}
+
+bool BufferStore::drop_unused() noexcept {
+  for (bool dropped = false;; dropped = true) {
+    Memory one;
+    {
+      const std::lock_guard lock(mutex_);
+      if (unused_.empty()) return dropped;
+      one = unused_.back();
+      unused_.pop_back();
+      now_ -= one.size;
+    }
+    free(one);
+  }
+}
+
+BufferStore::Memory BufferStore::take(std::size_t bytes, bool needed) {
   {
     const std::lock_guard lock(mutex_);
     const auto fits =
@@ -76,26 +106,59 @@ BufferStore::Memory BufferStore::take(std::size_t bytes) {
   if (bytes > SIZE_MAX / 2) throw std::bad_alloc();
   const std::size_t unit = bytes < kHugePage ? kAlignment : kHugePage;
   const std::size_t size = (std::max<std::size_t>(bytes, 1) + unit - 1) / unit * unit;
-  const Memory made{static_cast<std::byte*>(::operator new(size, alignment_of(size))), size};
+  Memory made = reserve(size);
+  if (made.size == 0) {
+    if (!needed) return {};
+    made.size = size;
+    const std::lock_guard lock(mutex_);
+    add(size);
+  }
+  made.data = static_cast<std::byte*>(::operator new(size, alignment_of(size), std::nothrow));
+  if (made.data == nullptr) {
+    hand_over(made);
+    throw std::bad_alloc();
+  }
   if (unit == kHugePage)
     (void)::madvise(made.data, size,
                     MADV_HUGEPAGE);  // fewer page faults; without huge pages, all still works
   return made;
 }
 
+BufferStore::Memory BufferStore::reserve(std::size_t bytes) noexcept {
+  if (lmdbio_take_prepared(bytes) != 0 && (!drop_unused() || lmdbio_take_prepared(bytes) != 0)) return {};
+  const std::lock_guard lock(mutex_);
+  add(bytes);
+  return {nullptr, bytes, true};
+}
+
+void BufferStore::hand_over(Memory& memory) noexcept {
+  if (memory.size == 0) return;
+  {
+    const std::lock_guard lock(mutex_);
+    now_ -= memory.size;
+  }
+  if (std::exchange(memory.counted, false)) lmdbio_give_back_prepared(memory.size);
+}
+
 void BufferStore::give_back(Memory memory) noexcept {
   // A forked child may have inherited a locked mutex.  It keeps the memory, which it shares with its parent.
   if (memory.data == nullptr || ::getpid() != pid_) return;
-  const std::lock_guard lock(mutex_);
-  if (unused_.size() == most_ && most_ != 0) {  // values of different sizes: keep the largest buffers
-    const auto least = std::min_element(unused_.begin(), unused_.end(),
-                                        [](const Memory& a, const Memory& b) { return a.size < b.size; });
-    if (least->size < memory.size) std::swap(*least, memory);
+  memory.counted = lmdbio_take_prepared(memory.size) == 0;
+  if (memory.counted) {
+    const std::lock_guard lock(mutex_);
+    add(memory.size);
+    if (unused_.size() == most_ && most_ != 0) {  // values of different sizes: keep the largest buffers
+      const auto least = std::min_element(unused_.begin(), unused_.end(),
+                                          [](const Memory& a, const Memory& b) { return a.size < b.size; });
+      if (least->size < memory.size) std::swap(*least, memory);
+    }
+    if (unused_.size() < most_) {
+      unused_.push_back(memory);
+      return;
+    }
+    now_ -= memory.size;
   }
-  if (unused_.size() < most_)
-    unused_.push_back(memory);
-  else
-    free_memory(memory);
+  free(memory);
 }
 
 Assembler::Assembler(std::shared_ptr<Handle> reader, std::unique_ptr<Layout> layout, unsigned threads,
@@ -104,6 +167,10 @@ Assembler::Assembler(std::shared_ptr<Handle> reader, std::unique_ptr<Layout> lay
   const BlockedSignals blocked;
   try {
     for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
+  } catch (const std::system_error& error) {
+    close();
+    raise(error.code().value(), reader_->path + ": " + std::to_string(threads) +
+                                    " threads cannot be started: " + error.code().message());
   } catch (...) {
     close();
     throw;
@@ -115,9 +182,11 @@ void Assembler::open(const py::object& order) {
   stream_ = std::make_shared<Stream>(reader_, order, BytesAs::mapped);
 }
 
-void Assembler::add(Job job) {
+void Assembler::add(Job job, std::uintptr_t to) {
   reader_->check_process();
   if (closing_) raise_as(PyExc_ValueError, reader_->path + ": the loader is closed");
+  job.to = reinterpret_cast<std::byte*>(to);
+  if (to != 0) job.memory = std::exchange(reserved_, {});
   {
     const std::lock_guard lock(mutex_);
     jobs_.push_back(std::move(job));
@@ -125,36 +194,46 @@ void Assembler::add(Job job) {
   wake_threads_.notify_one();
 }
 
+bool Assembler::reserve(std::size_t bytes) {
+  if (reserved_.size == 0 && !closing_) reserved_ = store_->reserve(bytes);
+  return reserved_.size != 0;
+}
+
 void Assembler::add(std::uintptr_t to) {
   Job job;
   job.stream = stream_;
-  job.to = reinterpret_cast<std::byte*>(to);
-  add(std::move(job));
+  add(std::move(job), to);
 }
 
 void Assembler::add_ordinals(const Ordinals& ordinals, std::uintptr_t to) {
   Job job;
   job.ordinals.assign(ordinals.data(), ordinals.data() + ordinals.size());
-  job.to = reinterpret_cast<std::byte*>(to);
-  add(std::move(job));
+  add(std::move(job), to);
 }
 
-int Assembler::read(Job& job, std::string& why) const noexcept {
-  const lmdbio_batch* b = nullptr;
-  const int rc = job.stream != nullptr
-                     ? lmdbio_stream_next(job.stream->handle(), &b)
-                     : lmdbio_reader_read(reader_->reader(), job.ordinals.data(), job.ordinals.size(), &b);
+int Assembler::read(Job& job, bool oldest, std::string& why) const noexcept {
+  const auto next = [&] {
+    const lmdbio_batch* b = nullptr;
+    const int rc = job.stream != nullptr
+                       ? lmdbio_stream_next(job.stream->handle(), &b)
+                       : lmdbio_reader_read(reader_->reader(), job.ordinals.data(), job.ordinals.size(), &b);
+    job.batch.reset(b);
+    return rc;
+  };
   try {
+    int rc = job.batch != nullptr ? 0 : next();
+    while (rc == ENOMEM && store_->drop_unused()) rc = next();
     if (rc != 0) {
       why = rc == MDB_NOTFOUND ? reader_->path + ": the stream has ended" : lmdbio_error();
       return rc == MDB_NOTFOUND ? EINVAL : rc;
     }
-    job.batch.reset(b);
-    job.bytes = layout_->bytes(*b);
-    if (job.to == nullptr) job.memory = store_->take(job.bytes);
+    job.bytes = layout_->bytes(*job.batch);
+    if (job.to == nullptr) job.memory = store_->take(job.bytes, oldest);
+    if (job.to == nullptr && job.memory.data == nullptr) return ENOMEM;
   } catch (const std::bad_alloc&) {
     return ENOMEM;
   }
+  const lmdbio_batch* const b = job.batch.get();
   job.records = b->count;
   job.slice = std::max<std::size_t>(
       kSlice / std::max<std::size_t>(job.bytes / std::max<std::size_t>(b->count, 1), 1), 1);
@@ -202,16 +281,20 @@ void Assembler::work() noexcept {
       lock.lock();
       job.copied += last - first;
       if (rc != 0 || job.rc != 0 || job.copied == job.records) end(job, rc, std::move(why));
-    } else if (!reading_ && !failed_ && unread_ < jobs_.size()) {
+    } else if (!reading_ && !failed_ && unread_ < jobs_.size() && (unread_ == 0 || !waits_)) {
       Job& job = jobs_[unread_];
+      const bool oldest = unread_ == 0;
       reading_ = true;
       std::string why;
       lock.unlock();
-      const int rc = read(job, why);
+      const int rc = read(job, oldest, why);
       lock.lock();
       reading_ = false;
-      ++unread_;
-      if (rc != 0 || job.records == 0) end(job, rc, std::move(why));
+      waits_ = rc == ENOMEM && !oldest;
+      if (!waits_) {
+        ++unread_;
+        if (rc != 0 || job.records == 0) end(job, rc, std::move(why));
+      }
       wake_threads_.notify_all();
     } else {
       wake_threads_.wait(lock);
@@ -254,6 +337,8 @@ py::tuple Assembler::next() {
     }
   }
   if (!found) raise_as(PyExc_ValueError, reader_->path + ": no batch was requested");
+  store_->hand_over(job.memory);
+  wake_threads_.notify_one();  // there may be memory for a batch that waits
   if (job.rc != 0) {
     store_->give_back(job.memory);
     raise(job.rc, job.why.empty() ? reader_->path + ": no memory for a batch" : job.why);
@@ -277,8 +362,12 @@ void Assembler::close() noexcept {
     const WithoutGil waits;
     for (std::thread& t : threads) t.join();
   }
-  for (Job& job : jobs_) store_->give_back(job.memory);
+  for (Job& job : jobs_) {
+    store_->hand_over(job.memory);
+    store_->give_back(job.memory);
+  }
   jobs_.clear();
+  store_->hand_over(reserved_);
   stream_.reset();
 }
 
@@ -335,6 +424,7 @@ void add_assembler(py::module_& module) {
       .def("__reduce__", cannot_be_pickled);
   py::class_<Assembler, std::unique_ptr<Assembler, Assembler::Delete>>(module, "_Assembler")
       .def("open", &Assembler::open)
+      .def("reserve", &Assembler::reserve)
       .def("add", py::overload_cast<std::uintptr_t>(&Assembler::add), py::arg("to") = 0)
       .def(
           "add_ordinals",
@@ -344,6 +434,7 @@ void add_assembler(py::module_& module) {
           py::arg("ordinals"), py::arg("to") = 0)
       .def("next", &Assembler::next)
       .def("close", &Assembler::close)
+      .def_property_readonly("_peak", &Assembler::peak)
       .def("__reduce__", cannot_be_pickled);
   module.def("_datum", &datum, py::arg("value"));
 }

@@ -25,12 +25,14 @@
 
 namespace lmdbio::python {
 
-/// Memory for batches, which is used again and again.  Any thread.
+/// Memory for batches, which is used again and again.  Counts what the program does not hold in the memory of
+/// the process (LMDBIO_MEMORY): prepared batches and unused buffers.  Any thread.
 class BufferStore {
  public:
   struct Memory {
     std::byte* data = nullptr;
     std::size_t size = 0;
+    bool counted = false;  ///< in the memory of the process
   };
   /// Keeps at most `most` unused buffers.
   explicit BufferStore(std::size_t most);
@@ -38,16 +40,31 @@ class BufferStore {
   BufferStore& operator=(const BufferStore&) = delete;
   ~BufferStore();
 
-  /// Returns memory of at least `bytes` bytes, aligned to 64 bytes or more.  Throws bad_alloc.
-  Memory take(std::size_t bytes);
-  /// Takes back what take() has returned.
+  /// Returns memory of at least `bytes` bytes, aligned to 64 bytes or more.  If the process may not use more
+  /// memory, returns none, or with `needed` memory that does not count.  Throws bad_alloc.
+  Memory take(std::size_t bytes, bool needed);
+  /// Counts memory of another owner as a prepared batch, until it is handed over.  `data` of the result is
+  /// null.  Returns none if the process may not use more memory.
+  Memory reserve(std::size_t bytes) noexcept;
+  /// Gives a batch to the program, so that its memory does not count any more.
+  void hand_over(Memory& memory) noexcept;
+  /// Takes back memory that was handed over, unless it has another owner.
   void give_back(Memory memory) noexcept;
+  /// Frees all unused buffers.  Returns false if there are none.
+  bool drop_unused() noexcept;
+  /// Returns the largest number of bytes that prepared batches and unused buffers have had together.
+  std::size_t peak() noexcept;
 
  private:
+  static void free(const Memory& memory) noexcept;
+  void add(std::size_t bytes) noexcept;  ///< call it under the lock
+
   std::mutex mutex_;
   const pid_t pid_;
   const std::size_t most_;
-  std::vector<Memory> unused_;
+  std::vector<Memory> unused_;  ///< all are counted
+  std::size_t now_ = 0;         ///< bytes of prepared batches and unused buffers
+  std::size_t peak_ = 0;        ///< the largest value of now_
 };
 
 /// The bytes of an assembled batch, which Python sees as a writable buffer.  Gives the memory back to the
@@ -73,6 +90,9 @@ class Assembled {
 /// Reads batches and copies each of their records once, to its place in a buffer.  One thread at a time reads
 /// a batch.  The threads copy the oldest batch that still has records to copy.
 ///
+/// The oldest batch is always prepared.  A later batch waits until it is the oldest one if the process may
+/// not use more memory.
+///
 /// The caller holds the GIL in all functions.  The threads never take it.  No other lock is taken while
 /// `mutex_` is held.
 class Assembler {
@@ -88,6 +108,9 @@ class Assembler {
 
   /// Opens a stream of an lmdbio.Order, from which the batches of later calls of add() come.
   void open(const pybind11::object& order);
+  /// Returns true if the process may use `bytes` bytes more for a buffer of the caller.  They count for the
+  /// next batch that is requested with an address.
+  bool reserve(std::size_t bytes);
   /// Requests the next batch of the stream.  `to`: address of its buffer, which must stay valid until next()
   /// has returned the batch, or until close(); 0: a buffer of this class.
   void add(std::uintptr_t to);
@@ -97,6 +120,8 @@ class Assembler {
   /// None if add() got an address.  Waits until the batch is complete.  If it fails, raises the exception of
   /// the stream, or ValueError if a record does not fit the layout; close() is the only call that may follow.
   pybind11::tuple next();
+  /// Returns BufferStore::peak().
+  std::size_t peak() const noexcept { return store_->peak(); }
   /// Ends the threads.  Buffers stay valid.  Any thread; another thread in next() gets CancelledError.  Does
   /// nothing in a forked child, which has none of the threads.
   void close() noexcept;
@@ -114,7 +139,7 @@ class Assembler {
     std::byte* to = nullptr;  ///< the buffer; null: `memory`, which read() takes
     BufferStore::Memory memory;
     std::size_t bytes = 0;  ///< of the batch in its buffer
-    OwnedBatch batch;       ///< null before read(), and when `done` is set
+    OwnedBatch batch;       ///< null until read() has read it, and when `done` is set
     std::size_t records = 0;
     std::size_t slice = 1;              ///< number of records that a thread copies at a time
     std::size_t taken = 0, copied = 0;  ///< numbers of records
@@ -123,10 +148,12 @@ class Assembler {
     std::string why;
   };
 
-  void add(Job job);
+  void add(Job job, std::uintptr_t to);
   void work() noexcept;
-  /// Reads the batch of a job, and takes a buffer for it.  Returns an error code and sets `why`.
-  int read(Job& job, std::string& why) const noexcept;
+  /// Reads the batch of a job, and takes a buffer for it.  Returns an error code and sets `why`.  After
+  /// ENOMEM, it may be called again.  `oldest`: the buffer is taken even if the process may not use more
+  /// memory.
+  int read(Job& job, bool oldest, std::string& why) const noexcept;
   /// Copies records first, ..., end - 1 of a job.  Returns an error code and sets `why`.
   int copy(const Job& job, std::size_t first, std::size_t end, std::string& why) const noexcept;
   /// Ends a job: stores `rc`, and drops the job's batch once no thread copies its records.  `rc` is 0 if all
@@ -139,6 +166,7 @@ class Assembler {
   // Guarded by the GIL.
   std::shared_ptr<Stream> stream_;
   bool busy_ = false;  ///< a thread is in next()
+  BufferStore::Memory reserved_;
 
   std::mutex mutex_;  ///< guards all members below
   std::condition_variable wake_threads_, wake_caller_;
@@ -146,6 +174,7 @@ class Assembler {
   std::size_t unread_ = 0;  ///< index in jobs_ of the next batch to read
   bool reading_ = false;    ///< a thread is in read()
   bool failed_ = false;     ///< no further batch is read
+  bool waits_ = false;      ///< the next batch is read when it is the oldest one, since memory is short
   std::vector<std::thread> threads_;
   std::atomic<bool> closing_{false};  ///< set under the lock, read by waits for storage as well
 };

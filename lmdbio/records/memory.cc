@@ -72,7 +72,7 @@ bool Memory::is_read_ahead() noexcept {
 std::string Memory::reason() const {
   if (source_ == nullptr) return {};
   return " (LMDBIO_MEMORY allows this process " + std::to_string(source_->limit()) +
-         " bytes; readers, indexes and lmdbio_prefetch use " +
+         " bytes; readers, indexes, prepared batches and lmdbio_prefetch use " +
          std::to_string(source_->limit() - source_->room_for_needs()) + ")";
 }
 

@@ -1,4 +1,5 @@
-// The private memory of the process, which chunks, readers, index builds and prefetched keys share.
+// The private memory of the process, which chunks, readers, index builds, prefetched keys and prepared
+// batches share.
 #pragma once
 
 #include <atomic>

@@ -365,8 +365,11 @@ class OneRank:
     ({"fields": IMAGE, "decode": len}, "only one of"),
     ({"decode_batch": len, "decode": len}, "only one of"),
     ({"fields": IMAGE, "collate_fn": list}, "collate_fn is for"),
-    ({"fields": IMAGE, "prefetch": 0}, "at least 1"),
-    ({"fields": IMAGE, "threads": 0}, "at least 1"),
+    ({"fields": IMAGE, "prefetch": 0}, "prefetch must be from 1 to 65536, not 0"),
+    ({"fields": IMAGE, "prefetch": 1 << 62}, "prefetch must be from 1 to 65536, not 4611686018427387904"),
+    ({"fields": IMAGE, "threads": 0}, "threads must be from 1 to 1024, not 0"),
+    ({"fields": IMAGE, "threads": 10**5}, "threads must be from 1 to 1024, not 100000"),
+    ({"decode": len, "threads": 10**5}, "threads must be from 1 to 1024, not 100000"),
     ({"fields": IMAGE, "batch_size": 0}, "at least 1"),
     ({"fields": IMAGE, "window": 4}, "needs shuffle=True"),
     ({"fields": IMAGE, "rank": 0}, "must be given together"),
@@ -374,6 +377,7 @@ class OneRank:
     ({"fields": IMAGE, "labels": [1, 2]}, "there are 2 labels, but .* has 1000 samples"),
     ({"fields": IMAGE, "labels": "nowhere"}, "label_fields is needed"),
     ({"fields": IMAGE, "exclude": [b"a"], "comm": OneRank}, "cannot exclude"),
+    ({"fields": IMAGE, "exclude_prefixes": b"a", "comm": OneRank}, "cannot exclude"),
     ({"fields": IMAGE, "rank": 0, "ranks": 1, "comm": OneRank}, "must not be given"),
     ({"fields": IMAGE, "label_fields": "<i4"}, "label_fields is for"),
     ({"fields": []}, "no bytes"),
@@ -481,6 +485,20 @@ def test_several_databases(images, tmp_path):
     assert list(lt.DataLoader(data, batch_size=64, collate_fn=list)) == cut(order, 64)
 
 
+@pytest.mark.parametrize("prefixes", [b"__", [b"__", b"~"]])
+def test_exclude_prefixes(images, tmp_path, prefixes):
+    names = [b"__len__", b"__keys__", *([b"~1", b"~2"] if isinstance(prefixes, list) else [])]
+    more = conftest.Database(tmp_path / "more", [*((n, b"?") for n in names), (b"length", b"?"), *images.records])
+    shares = {"exclude": b"length", "exclude_prefixes": prefixes, "shuffle": True, "seed": SEED}
+    for path in (more.path, [more.path]):
+        loader = lt.TensorLoader(path, fields=IMAGE, batch_size=64, **shares)
+        assert loader.samples == 1000 and [values_of(b) for b in loader] == expected(images, 0, 64)
+        data = lt.LmdbIterableDataset(path, **shares)
+        assert list(lt.DataLoader(data, batch_size=64, collate_fn=list, num_workers=2)) == expected(images, 0, 64)
+    with pytest.raises(ValueError, match="empty"):
+        lt.TensorLoader(more.path, fields=IMAGE, exclude_prefixes=b"")
+
+
 def test_epochs(images):
     loader = lt.TensorLoader(images.path, fields=IMAGE, batch_size=100, shuffle=True, seed=SEED)
     it = iter(loader)
@@ -545,6 +563,113 @@ def test_memory_stays_constant(big_images, fields):
             del batch
         sizes.append(rss())
     assert max(sizes[3:]) - sizes[3] < 16 << 20  # an epoch has 45 MB, and a batch 5 MB
+
+
+MEMORY = """
+import sys, time
+import torch
+import lmdbio.torch
+
+if {pinned}:  # without a GPU, PyTorch cannot pin memory
+    empty = torch.empty
+    torch.empty = lambda *size, pin_memory=False, **more: empty(*size, **more)
+    torch.Tensor.is_pinned = lambda self: True
+loader = lmdbio.torch.TensorLoader(sys.argv[1], fields={fields}, batch_size={batch}, shuffle=True, seed=7, threads=3, prefetch=8,
+                                   pin_memory={pinned})
+order, most, kept = [], 0, []
+for epoch in range(2):
+    for batch in loader:
+        data, size = (batch["data"], 112640) if isinstance(batch, dict) else (batch.view(-1), batch.shape[1])
+        order += [int(bytes(data[i:i + 8].numpy())) for i in range(0, len(data), size)]
+        assembler = loader._prepared[0]._sources[0]._assembler
+        while assembler._peak < {least}:
+            time.sleep(0.01)  # until the threads have prepared as many batches as they may
+        most = max(most, assembler._peak)
+        if epoch == 1:  # as a program that keeps batches
+            kept = (kept + [batch])[-30:]
+    del batch
+assert order == [i for epoch in range(2) for i in lmdbio.shuffled(7, epoch, 640, 0, 640).tolist()]
+print(most)
+"""
+
+
+@pytest.mark.parametrize("fields, pinned, how", [("'flat'", False, "auto"), ("'flat'", False, "direct"), ("('u1', 112640)", False, "direct"),
+                                                 ("('u1', 112640)", True, "direct")])
+def test_prepared_batches_count_in_the_memory_of_the_process(large, script, fields, pinned, how):
+    """Fewer batches are prepared if memory is short.  A batch has 1.7 MiB."""
+    def most(memory, batch=16, least=0):
+        text = MEMORY.format(fields=fields, pinned=pinned, batch=batch, least=least)
+        return int(script(text, large.path, LMDBIO_MEMORY=memory, LMDBIO_IO=how))
+
+    assert most("256M", least=8 * 16 * 112640) <= 32 << 20  # eight batches, and unused buffers
+    assert most("16M") <= 10 << 20  # half of it, and one batch
+    # A reader and a loader with these batches need more than this memory together.
+    assert most("8M", batch=60) <= 8 << 20
+
+
+def test_two_loaders_share_the_memory(large, script):
+    """A loader that has prepared its batches does not keep another one from its own."""
+    script("""
+import sys
+import lmdbio.torch
+loaders = [lmdbio.torch.TensorLoader(sys.argv[1], fields="flat", batch_size=20, prefetch=8, threads=2) for _ in range(4)]
+its = [iter(loader) for loader in loaders]
+for i in range(32):
+    for it in its:
+        assert [int(bytes(v[:8].numpy())) for v in next(it)["data"].view(20, -1)] == list(range(20 * i, 20 * i + 20))
+""", large.path, LMDBIO_MEMORY="32M", LMDBIO_IO="direct")
+
+
+def test_threads_that_cannot_be_started(large, script):
+    script("""
+import resource, sys
+import lmdbio.torch
+loader = lmdbio.torch.TensorLoader(sys.argv[1], fields="flat", batch_size=20, threads=1024)
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))  # the stacks of the threads take 8 GiB
+try:
+    next(iter(loader))
+except OSError as error:
+    assert sys.argv[1] in str(error) and "1024 threads cannot be started" in str(error), error
+else:
+    raise AssertionError("started")
+""", large.path)
+
+
+def test_close_waits_for_functions_of_the_program(mixed):
+    begun, may_end, ended, seen = threading.Event(), threading.Event(), [], []
+
+    def decode(record):
+        if record.ordinal >= 64:
+            begun.set()
+            assert may_end.wait(60)
+            ended.append(record.ordinal)
+        return record.ordinal
+
+    def close():
+        loader.close()
+        seen.append(len(ended))
+
+    loader = lt.TensorLoader(mixed.path, decode=decode, batch_size=64, threads=2, prefetch=1)
+    assert next(iter(loader)).tolist() == list(range(64))
+    assert begun.wait(60)
+    closes = threading.Thread(target=close)
+    closes.start()
+    while loader._prepared:  # close() has not begun
+        threading.Event().wait(0.01)
+    assert not seen
+    may_end.set()
+    closes.join()
+    assert seen[0] == len(ended) > 0 and not any(t.name.startswith("lmdbio-decode") for t in threading.enumerate())
+
+
+def test_a_function_of_the_program_closes_the_loader(mixed):
+    def decode(record):
+        loader.close()
+        return record.ordinal
+
+    loader = lt.TensorLoader(mixed.path, decode=decode, batch_size=64, threads=2)
+    with pytest.raises(lmdbio.CancelledError):
+        next(iter(loader))
 
 
 def test_reads_fail(large, slow, script):

@@ -33,7 +33,7 @@ LAYERS = {
                    "lmdbio/check", "lmdbio/records", "lmdbio/stats", "lmdbio/ranks", PUBLIC],
     "compat": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/gather", "lmdbio/window", "lmdbio/ahead",
                "lmdbio/tree", "lmdbio/check", "lmdbio/records", "lmdbio/stats", "lmdbio/ranks", PUBLIC],
-    "lmdbio/python": [PUBLIC],
+    "lmdbio/python": ["lmdbio/gather/prepared_memory.h", PUBLIC],
     "caffe_patch": [PUBLIC],
     "bench": ["lmdbio/base", "lmdbio/format", "lmdbio/io", PUBLIC],
     "bench/scale/simulation": ["bench", "lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/records/build_index.h", "lmdbio/ranks",

@@ -72,6 +72,19 @@ TEST(MemoryBudget, SharesOfUses) {
   EXPECT_TRUE(b.within_share(Use::prefetch, 8 * kMiB));
 }
 
+// Prepared batches leave half of the limit to readers, and nothing is guaranteed to them.
+TEST(MemoryBudget, PreparedBatches) {
+  MemoryBudget b({64 * kMiB, false, 100});
+  EXPECT_TRUE(b.within_share(Use::prepared, 32 * kMiB));
+  EXPECT_FALSE(b.within_share(Use::prepared, 32 * kMiB + 1));
+  b.join(Use::prepared);
+  EXPECT_EQ(b.left(Use::readers), 64 * kMiB);
+  b.take(Use::prepared, 32 * kMiB, 0);
+  EXPECT_EQ(b.left(Use::readers), 32 * kMiB);
+  b.join(Use::chunks);
+  EXPECT_EQ(b.left(Use::prepared), 16 * kMiB) << "a quarter is guaranteed to walks";
+}
+
 // If other programs need the memory, a limit in percent shrinks, and one in bytes does not.
 TEST(MemoryBudget, AMachineThatIsFull) {
   machine_left = 1024 * kMiB;  // which is kept free

@@ -1,16 +1,17 @@
 """The loader whose threads assemble batches, in place of worker processes."""
 import collections
 import concurrent.futures
-import operator
+import functools
 import os
+import threading
 import weakref
-from typing import Any, Callable, Deque, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 import numpy
 import torch
 import torch.utils.data
 
-from ._arguments import last_of, whole_batch_size
+from ._arguments import Keys, last_of, left_out_by, number_within, whole_batch_size
 from ._fields import Columns, Datums, Flat
 from ._lmdbio import Batch, CancelledError, Record, _datum
 from ._plan import Plan
@@ -44,6 +45,11 @@ class _Assembling:
         self._pinned: Deque[Optional[torch.Tensor]] = collections.deque()
         self._streams = False
 
+    def has_room(self) -> bool:
+        """Returns whether there is memory for another batch.  If so, reserves it."""
+        # The threads find out for themselves whether there is memory for another buffer of the library.
+        return not self._pin or not self._fields.bytes or self._assembler.reserve(self._fields.bytes)
+
     def request(self, plan: Plan, epoch: int, k: int) -> None:
         # PyTorch manages pinned memory: it does not use memory again before copies to the device have ended.
         pinned = torch.empty(self._fields.bytes, dtype=torch.uint8, pin_memory=True) if self._pin and self._fields.bytes else None
@@ -64,8 +70,8 @@ class _Assembling:
             raw = torch.from_numpy(numpy.frombuffer(memory, numpy.uint8))
         return self._fields.tensors(raw, count)
 
-    def close(self) -> None:
-        self._assembler.close()
+    def close(self, wait: bool = False) -> None:
+        self._assembler.close()  # always waits
 
 
 class _Decoding:
@@ -78,11 +84,16 @@ class _Decoding:
 
     def __init__(self, samples: Samples, functions: "weakref.WeakMethod[Callable[[], _Functions]]", threads: int) -> None:
         self._samples, self._functions, self._threads = samples, functions, threads
-        self._pool = concurrent.futures.ThreadPoolExecutor(threads, "lmdbio-decode")
-        self._feeder = concurrent.futures.ThreadPoolExecutor(1, "lmdbio-feed")
+        self._own_threads: Set[int] = set()  # their idents
+        begin = functools.partial(_add_this_thread, self._own_threads)
+        self._pool = concurrent.futures.ThreadPoolExecutor(threads, "lmdbio-decode", begin)
+        self._feeder = concurrent.futures.ThreadPoolExecutor(1, "lmdbio-feed", begin)
         self._waiting: Deque["concurrent.futures.Future[concurrent.futures.Future[Any]]"] = collections.deque()
         self._stream: Any = None
         self._closed = False
+
+    def has_room(self) -> bool:
+        return True  # it is not known how much memory the program's functions take
 
     def request(self, plan: Plan, epoch: int, k: int) -> None:
         functions = self._functions()
@@ -112,13 +123,16 @@ class _Decoding:
                 raise CancelledError(f"{self._samples.reader.path}: the loader was closed") from error
             raise
 
-    def close(self) -> None:
-        # Does not wait: a thread of the pool may call this function, when it collects garbage.
+    def close(self, wait: bool = False) -> None:
         self._closed = True
         self._feeder.shutdown(wait=False, cancel_futures=True)
         self._pool.shutdown(wait=False, cancel_futures=True)
         if self._stream is not None:
             self._stream.close()
+        # A thread of the pool cannot wait for itself.  It may call this function when it collects garbage.
+        if wait and threading.get_ident() not in self._own_threads:
+            self._feeder.shutdown()
+            self._pool.shutdown()
 
 
 class _Prepared:
@@ -142,6 +156,8 @@ class _Prepared:
 
     def fill(self) -> None:
         while self._count < self._ahead:
+            if not all([source.has_room() for source in self._sources]) and self._count != 0:
+                break
             for source in self._sources:
                 source.request(self.plan, *self._requested)
             self._requested = self._after(self._requested)
@@ -155,9 +171,9 @@ class _Prepared:
         self.next = after
         return made
 
-    def close(self) -> None:
+    def close(self, wait: bool = False) -> None:
         for source in self._sources:
-            source.close()
+            source.close(wait)
 
 
 class _Batches:
@@ -207,13 +223,14 @@ class TensorLoader:
     If a batch is a dict, the labels are added to it as "label", or as the fields of label_fields.  Otherwise a batch becomes the
     tuple (batch, labels).
 
-    Order: batch_size, shuffle, window, seed, last, drop_last, rank, ranks, exclude are those of BatchSampler and
-    LmdbIterableDataset, and give the same batches.  Without rank and ranks, those of torch.distributed or MPI apply, as for
-    DataLoader.  comm: an mpi4py communicator, whose ranks read one database together (lmdbio.mpi); not with exclude.
+    Order: batch_size, shuffle, window, seed, last, drop_last, rank, ranks, exclude, exclude_prefixes are those of BatchSampler
+    and LmdbIterableDataset, and give the same batches.  Without rank and ranks, those of torch.distributed or MPI apply, as for
+    DataLoader.  comm: an mpi4py communicator, whose ranks read one database together (lmdbio.mpi); then no record can be excluded.
 
-    threads: number of threads that copy or decode; default: the cores of this process, at most 4.  prefetch: number of batches
-    that are prepared ahead, also beyond the end of an epoch.  memory: see lmdbio.Reader.  The prepared batches, and up to
-    prefetch + 2 unused buffers, do not count in it.
+    threads: number of threads that copy or decode, at most 1024; default: the cores of this process, at most 4.  prefetch: number
+    of batches that are prepared ahead, also beyond the end of an epoch.  Prepared batches, and up to prefetch + 2 unused buffers,
+    count in LMDBIO_MEMORY, of which all loaders of a process may use half.  If there is less memory, fewer batches are prepared,
+    but at least one.  What `decode` returns does not count.  memory: for the reader, see lmdbio.Reader.
     pin_memory: whether tensors are in pinned memory; by default, they are if `device` is a CUDA device.  device: the device to
     which tensors are copied.  The loader copies to a CUDA device on a stream of its own.  It pins and copies tensors, and the
     tensors in dicts, lists and tuples.
@@ -228,7 +245,7 @@ class TensorLoader:
                  collate_fn: Optional[Callable[[List[Any]], Any]] = None, labels: Any = None, label_fields: Any = None,
                  batch_size: int = 1, shuffle: bool = False, window: Optional[int] = None, seed: int = 0, drop_last: bool = False,
                  last: Optional[str] = None, rank: Optional[int] = None, ranks: Optional[int] = None,
-                 exclude: Union[bytes, Iterable[bytes]] = (), memory: Optional[int] = None, threads: Optional[int] = None,
+                 exclude: Keys = (), exclude_prefixes: Keys = (), memory: Optional[int] = None, threads: Optional[int] = None,
                  prefetch: int = 2, pin_memory: Optional[bool] = None, device: Any = None, comm: Any = None) -> None:
         datum = isinstance(fields, str) and fields == "caffe.Datum"
         if isinstance(fields, str) and fields not in ("caffe.Datum", "flat", "views"):
@@ -239,14 +256,12 @@ class TensorLoader:
             raise ValueError('only one of fields, decode and decode_batch may be given; decode also with fields="caffe.Datum"')
         if collate_fn is not None and decode is None:
             raise ValueError("collate_fn is for the samples of decode")
-        if operator.index(prefetch) < 1 or (threads is not None and operator.index(threads) < 1):
-            raise ValueError("threads and prefetch must be at least 1")
         if window is not None and (window < 1 or not shuffle):
             raise ValueError("window must be at least 1, and needs shuffle=True")
         self._decode, self._decode_batch, self._collate, self._datum = decode, decode_batch, collate_fn, datum
         self._views = isinstance(fields, str) and fields == "views"
-        self._threads = threads or min(4, len(os.sched_getaffinity(0)))
-        self._ahead = prefetch
+        self._threads = min(4, len(os.sched_getaffinity(0))) if threads is None else number_within("threads", threads, 1024)
+        self._ahead = number_within("prefetch", prefetch, 65536)
         self._device = None if device is None else torch.device(device)
         cuda = self._device is not None and self._device.type == "cuda"
         if cuda and self._device is not None and self._device.index is None:
@@ -254,10 +269,10 @@ class TensorLoader:
         self._pin = cuda if pin_memory is None else pin_memory
         self._copies: Any = torch.cuda.Stream(self._device) if cuda else None
         self._ranks = Ranks(rank, ranks, comm)
-        excluded = [exclude] if isinstance(exclude, bytes) else [*exclude]
+        left_out = left_out_by(exclude, exclude_prefixes)
 
         def open_samples(at: Any, name: Optional[str], limit: Optional[int]) -> Samples:
-            reader = open_reader(at, name, limit, excluded, comm)
+            reader = open_reader(at, name, limit, left_out, comm)
             return Samples(reader, lambda: reader)
 
         self._samples = open_samples(path, database, memory)
@@ -344,9 +359,10 @@ class TensorLoader:
         raise TypeError("a TensorLoader cannot be copied or pickled: make one in each process")
 
     def close(self) -> None:
-        """Ends the threads and the current iteration.  Tensors stay valid.  The next iteration starts new threads."""
+        """Ends the threads and the current iteration.  Waits for calls of `decode` and `collate_fn` that have begun, unless one of
+        them calls this function.  Tensors stay valid.  The next iteration starts new threads."""
         self._turn += 1
-        _close(self._prepared)
+        _close(self._prepared, wait=True)
 
     def _sources(self) -> List[Any]:
         sources: List[Any] = []
@@ -433,9 +449,14 @@ def _as_tensor(labels: Any) -> torch.Tensor:
                         f"of {array.ndim} dimensions") from None
 
 
-def _close(prepared: List[_Prepared]) -> None:
+def _close(prepared: List[_Prepared], wait: bool = False) -> None:
+    """Ends the preparation of batches.  wait: also waits for functions of the program."""
     while prepared:
-        prepared.pop().close()
+        prepared.pop().close(wait)
+
+
+def _add_this_thread(idents: Set[int]) -> None:
+    idents.add(threading.get_ident())
 
 
 def _joined(parts: List[Any]) -> Any:

@@ -12,6 +12,7 @@ import threading
 import warnings
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
+from ._arguments import LeftOut
 from ._lmdbio import Batch, Reader, Record, Stream
 from ._plan import Plan
 
@@ -127,11 +128,11 @@ class Indices(Sequence[Any]):
         return repr(list(self.ticket.items()))
 
 
-def open_reader(path: Any, database: Optional[str], memory: Optional[int], exclude: Sequence[bytes], comm: Any) -> Reader:
+def open_reader(path: Any, database: Optional[str], memory: Optional[int], left_out: LeftOut, comm: Any) -> Reader:
     """Opens a reader, or together with the other ranks of an mpi4py communicator."""
     if comm is None:
-        return Reader(path, database, memory, exclude=exclude)
-    if exclude:
+        return Reader(path, database, memory, **left_out)
+    if any(left_out.values()):
         raise ValueError("ranks that read together (comm) cannot exclude records")
     from . import mpi
 
@@ -263,12 +264,11 @@ class Opened:
     batches.  bytes_as: see Fetcher.  comm: an mpi4py communicator whose ranks read together, or None.
     """
 
-    def __init__(self, path: Paths, database: Optional[str], memory: Optional[int], exclude: Union[bytes, Iterable[bytes]],
+    def __init__(self, path: Paths, database: Optional[str], memory: Optional[int], left_out: LeftOut,
                  parts: Callable[[], int], bytes_as: str, comm: Any = None) -> None:
         several = not isinstance(path, (str, bytes, os.PathLike))
         self.path: Any = [os.path.abspath(os.fspath(p)) for p in path] if several else os.path.abspath(os.fspath(path))  # type: ignore
-        self.exclude: List[bytes] = [exclude] if isinstance(exclude, bytes) else [*exclude]
-        self.database, self.memory, self.parts, self.bytes_as = database, memory, parts, bytes_as
+        self.database, self.memory, self.left_out, self.parts, self.bytes_as = database, memory, left_out, parts, bytes_as
         self.comm, self._maker = comm, os.getpid()
         self.state: Optional[Tuple[int, int]] = None  # the state to read: that of the reader, and its number of records
         self._own = _Own()
@@ -291,20 +291,20 @@ class Opened:
         own = self._here()
         with own.mutex:
             if own.samples is None:
-                reader = self._open(self.exclude)
-                everything: Callable[[], Reader] = functools.lru_cache(maxsize=None)(lambda: self._open(()))
-                own.samples = Samples(reader, everything if self.exclude else (lambda: reader))
+                reader = self._open(self.left_out)
+                everything: Callable[[], Reader] = functools.lru_cache(maxsize=None)(lambda: self._open({}))
+                own.samples = Samples(reader, everything if any(self.left_out.values()) else (lambda: reader))
             return own.samples
 
-    def _open(self, exclude: Sequence[bytes]) -> Reader:
+    def _open(self, left_out: LeftOut) -> Reader:
         if self.comm is not None and self._maker != os.getpid():
             raise RuntimeError(f"{self.path}: workers cannot take part if ranks read together (comm): use num_workers=0")
-        reader = open_reader(self.path, self.database, self.memory, exclude, self.comm)
+        reader = open_reader(self.path, self.database, self.memory, left_out, self.comm)
         now = reader._state, len(reader)
-        if exclude == self.exclude:
+        if left_out is self.left_out:
             self.state = self.state or now
         assert self.state is not None
-        if self.state[0] != now[0] or (exclude == self.exclude and self.state != now):
+        if self.state[0] != now[0] or (left_out is self.left_out and self.state != now):
             raise RuntimeError(
                 f"{reader.path}: the database was changed: its last transaction is {now[0]}, with {now[1]} records; it was "
                 f"{self.state[0]}, with {self.state[1]}, when the dataset was made; make a new dataset and loader to read the new "

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 import torch
 import torch.utils.data
 
-from ._arguments import NOT_OURS, Item, last_of, to_item, whole_batch_size
+from ._arguments import NOT_OURS, Item, Keys, last_of, left_out_by, to_item, whole_batch_size
 from ._lmdbio import Batch, Record
 from ._plan import Plan
 from ._ranks import Ranks, this_worker, worker_count
@@ -39,8 +39,8 @@ class LmdbDataset(torch.utils.data.Dataset[Any]):
 
     path: as for lmdbio.Reader: one path, or a sequence of paths, whose databases are read as one.
     decode: a function that makes a sample from an lmdbio.Record, whose key and value are memoryviews.  None: a sample is the
-    value, as bytes.  exclude: keys of records that are not samples, for example [b"__len__"].  These keys need not exist.
-    dataset[i] and len(dataset) ignore their records.
+    value, as bytes.  exclude, exclude_prefixes: keys of records that are not samples, for example [b"__len__"], and beginnings
+    of such keys.  These keys need not exist.  dataset[i] and len(dataset) ignore their records.
     Each process opens the database for itself.  Workers may be forked or spawned.  All processes read the state that the
     database had when the dataset was made.  If the database has changed when a process opens it, RuntimeError is raised.
     database, memory: see lmdbio.Reader; `memory` is per process.
@@ -51,9 +51,9 @@ class LmdbDataset(torch.utils.data.Dataset[Any]):
     """
 
     def __init__(self, path: Paths, database: Optional[str] = None, *,
-                 decode: Optional[Decode] = None, memory: Optional[int] = None, exclude: Union[bytes, Iterable[bytes]] = ()) -> None:
+                 decode: Optional[Decode] = None, memory: Optional[int] = None, exclude: Keys = (), exclude_prefixes: Keys = ()) -> None:
         self.decode = decode
-        self._opened = Opened(path, database, memory, exclude, worker_count, _form(decode))
+        self._opened = Opened(path, database, memory, left_out_by(exclude, exclude_prefixes), worker_count, _form(decode))
         self._opened.samples()
 
     def __len__(self) -> int:
@@ -209,7 +209,7 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
     """
 
     def __init__(self, path: Paths, database: Optional[str] = None, *,
-                 decode: Optional[Decode] = None, memory: Optional[int] = None, exclude: Union[bytes, Iterable[bytes]] = (),
+                 decode: Optional[Decode] = None, memory: Optional[int] = None, exclude: Keys = (), exclude_prefixes: Keys = (),
                  shuffle: bool = False, window: Optional[int] = None, seed: int = 0, batch_size: Optional[int] = None,
                  drop_last: bool = False, last: Optional[str] = None, rank: Optional[int] = None,
                  ranks: Optional[int] = None, comm: Any = None) -> None:
@@ -217,7 +217,8 @@ class LmdbIterableDataset(torch.utils.data.IterableDataset[Any]):
             raise ValueError("window must be at least 1, and needs shuffle=True")
         self.decode, self.shuffle, self.window, self.seed = decode, shuffle, window, seed
         self.batch_size, self.last, self._ranks = batch_size, last_of(last, drop_last), Ranks(rank, ranks, comm)
-        self._opened = Opened(path, database, memory, exclude, worker_count, _form(decode), comm)
+        left_out = left_out_by(exclude, exclude_prefixes)
+        self._opened = Opened(path, database, memory, left_out, worker_count, _form(decode), comm)
         self._opened.samples()
         # Epoch and number of records at which an iteration begins.  `_begin` is for a worker that is started for the
         # iteration.  `_shared_begin`, in shared memory, is for a worker that already exists.
