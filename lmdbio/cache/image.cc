@@ -53,7 +53,10 @@ bool read_metas(DatabaseState& state) noexcept {
       const Result<format::MetaRecord> meta = format::parse_meta(bytes);
       if (!meta) return;
       if (page == 0) state.page_bytes = format::page_size(meta.value());
-      if (meta.value().txnid > state.snapshot) return;
+      if (meta.value().txnid > state.snapshot) {
+        newest = false;
+        return;
+      }
       if (meta.value().txnid != state.snapshot) continue;
       newest = meta.value().last_pg < chunks_of(~std::uint64_t{0} - kChunkBytes);
       state.used_bytes = (meta.value().last_pg + 1) * state.page_bytes;
