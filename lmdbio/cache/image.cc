@@ -33,6 +33,8 @@ constexpr bool is_stored(unsigned char state) noexcept { return state == kThere 
 
 /// The images of this process.  Leaked on purpose: no static destructor.
 constinit SignalSafeMutex images_mutex;
+/// Held while a forked child opens the files of an image.
+constinit SignalSafeMutex reopening;
 constinit std::vector<std::weak_ptr<Image>>* all_images = nullptr;
 
 void log_once(const char* path, Status why) noexcept {
@@ -72,8 +74,14 @@ bool read_metas(DatabaseState& state) noexcept {
 
 }  // namespace
 
-void lock_images() noexcept { images_mutex.lock(); }
-void unlock_images() noexcept { images_mutex.unlock(); }
+void lock_images() noexcept {
+  images_mutex.lock();
+  reopening.lock();
+}
+void unlock_images() noexcept {
+  reopening.unlock();
+  images_mutex.unlock();
+}
 
 std::shared_ptr<Image> Image::get(const std::shared_ptr<const OpenFile>& file, const char* path,
                                   std::uint64_t snapshot) noexcept {
@@ -176,12 +184,14 @@ Image::~Image() {
 // Returns what this process has of the image, or nullptr if a forked child cannot open the files.  Call it in
 // a thread of the private table.
 Image::InProcess* Image::here() noexcept {
-  InProcess* p = in_process_.load(std::memory_order_acquire);
-  if (p->generation == PrivateTable::generation()) return p;
+  const auto is_ours = [](const InProcess* p) { return p->generation == PrivateTable::generation(); };
+  if (InProcess* const p = in_process_.load(std::memory_order_acquire); is_ours(p)) return p;
+  const std::lock_guard lock(reopening);
+  if (InProcess* const p = in_process_.load(); is_ours(p)) return p;  // another thread was faster
   std::unique_ptr<InProcess> made(new (std::nothrow) InProcess(*this));
   if (made == nullptr || !made->open(false).ok()) return nullptr;
-  if (in_process_.compare_exchange_strong(p, made.get())) return made.release();
-  return p;
+  in_process_.store(made.get(), std::memory_order_release);
+  return made.release();
 }
 
 std::uint64_t Image::pitch() const noexcept { return pitch_of(recipe_); }
