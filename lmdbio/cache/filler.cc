@@ -70,7 +70,7 @@ void Filler::serve() noexcept {
         Piece& piece = *next;
         write_(context_, piece.offset, {piece.memory.get(), piece.bytes});
         piece.memory.reset();
-        if (waiting_.fetch_sub(piece.bytes) == piece.bytes) done_.notify();
+        give_back(piece.bytes);
         continue;
       }
       wait_ns = idle_(context_);

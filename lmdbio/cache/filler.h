@@ -45,7 +45,9 @@ class Filler {
   /// Makes the thread call Write without bytes.
   void ask(std::uint64_t offset) noexcept;
   /// Gives memory from take() back.
-  void give_back(std::size_t bytes) noexcept { waiting_.fetch_sub(bytes, std::memory_order_relaxed); }
+  void give_back(std::size_t bytes) noexcept {
+    if (waiting_.fetch_sub(bytes) == bytes) done_.notify();
+  }
   /// Waits until everything is written, `ns` nanoseconds at most.
   void flush(std::int64_t ns) noexcept;
 
