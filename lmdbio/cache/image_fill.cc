@@ -200,7 +200,8 @@ void Image::complete(InProcess& p, std::uint64_t chunk) noexcept {
   if (done && recipe_.codec != Codec::raw)  // nobody maps the file of parts
     (void)::fallocate(p.part.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                       static_cast<off_t>(chunk * kChunkBytes), static_cast<off_t>(kChunkBytes));
-  state_of(chunk).store(done ? kThere : kMissing, std::memory_order_release);
+  const unsigned char now = done ? kThere : p.has_entry(chunk) ? kUnverified : kMissing;
+  state_of(chunk).store(now, std::memory_order_release);
   if (done) ++counts_.filled;
 }
 
@@ -242,6 +243,7 @@ bool Image::compress(InProcess& p, std::uint64_t chunk, TableEntry& entry) noexc
   const std::unique_ptr<std::byte[]> stored(new (std::nothrow) std::byte[stored_bound(plain_bytes)]);
   if (plain == nullptr || stored == nullptr) return false;
   if (!read_all(p.part.get(), chunk * kChunkBytes, {plain.get(), plain_bytes})) return false;
+  if (p.has_entry(chunk)) return false;  // another process has stored it, and then made the hole
   Scratch scratch;
   const Result<std::size_t> n = compress_chunk({plain.get(), plain_bytes}, recipe_, tag_of(chunk),
                                                {stored.get(), stored_bound(plain_bytes)}, scratch);

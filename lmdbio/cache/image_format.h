@@ -16,7 +16,7 @@ inline constexpr unsigned kUnitsPerChunk = kChunkBytes / kUnitBytes;
 struct TableHeader {
   static constexpr char kMagic[8] = {'l', 'm', 'd', 'b', 'i', 'o', 'C', '1'};
   char magic[8];
-  std::uint64_t image_inode;  ///< of the data file to which the table belongs
+  std::uint64_t data_number;  ///< file_number() of the data file to which the table belongs
   std::uint64_t used_bytes;   ///< bytes of the database file that the snapshot uses
   std::uint64_t snapshot;     ///< transaction id
   std::uint32_t page_bytes;
@@ -37,15 +37,17 @@ struct TableEntry {
 };
 static_assert(sizeof(TableEntry) == 16);
 
-/// What the processes of one boot know about the chunks.  A file that they map.  ChunkState of each chunk
+/// What the processes of one boot know about the chunks of an image.  A file that they map.  It belongs to
+/// the other files with the numbers in its header, and says nothing about others.  ChunkState of each chunk
 /// follows the header; then, at a multiple of 8, kUnitsPerChunk bits for each chunk: one bit for each unit
 /// that was written.
 struct MapHeader {
   static constexpr char kMagic[8] = {'l', 'm', 'd', 'b', 'i', 'o', 'M', '1'};
   char magic[8];
-  std::uint64_t image_inode;
+  std::uint64_t data_number, table_number;
+  std::uint64_t part_number;  ///< of the file with plain bytes, of a compressed image
   std::uint64_t chunks;
-  std::uint64_t reserved[5];
+  std::uint64_t reserved[3];
 };
 static_assert(sizeof(MapHeader) == 64);
 
@@ -54,7 +56,7 @@ enum class ChunkState : unsigned char {
   missing,     ///< the image does not have all of it
   there,       ///< written or verified since the machine was started
   unverified,  ///< written before the machine was started: verify the checksum before use
-  completing,  ///< a process stores it; missing, if no process has the image open
+  completing,  ///< a process stores it, or was killed meanwhile
 };
 
 inline constexpr auto kMissing = static_cast<unsigned char>(ChunkState::missing);

@@ -14,6 +14,7 @@
 #include "lmdbio/cache/directory.h"
 #include "lmdbio/cache/filler.h"
 #include "lmdbio/cache/image.h"
+#include "lmdbio/cache/image_format.h"
 #include "lmdbio/io/private_table.h"
 
 namespace lmdbio::cache {
@@ -32,7 +33,8 @@ struct Image::InProcess {
   UniqueFd data, map;
   /// Valid once Image::ready_ is set.  Before that, only the filler's thread sets it.
   UniqueFd table;
-  UniqueFd part;  ///< plain bytes of chunks that are not complete, of a compressed image
+  UniqueFd part;        ///< plain bytes of chunks that are not complete, of a compressed image
+  MapHeader numbers{};  ///< what the header of the map has to be
   std::atomic<std::int64_t> until_look{0};  ///< bytes to write until look_at_room()
   std::uint64_t next_resident = 0;          ///< where fill_resident() goes on; the filler's thread uses it
 
@@ -42,6 +44,9 @@ struct Image::InProcess {
   /// Opens the table and the map.  `recipe`: of a table that is made if there is none; ENOENT if it is null.
   Status open_table(const Recipe* recipe) noexcept;
   Status open_map(const std::string& name) noexcept;
+  bool has_size(Recipe recipe, bool make) const noexcept;
+  /// Returns whether the table has an entry for the chunk.
+  bool has_entry(std::uint64_t chunk) const noexcept;
 
   /// Returns the file into which plain bytes are written.
   int plain_file() const noexcept { return image->recipe_.codec == Codec::raw ? data.get() : part.get(); }

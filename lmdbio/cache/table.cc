@@ -1,5 +1,7 @@
 #include "lmdbio/cache/table.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -64,6 +66,14 @@ bool read_entry(int table, std::uint64_t chunk, TableEntry& entry) noexcept {
 
 bool write_entry(int table, std::uint64_t chunk, const TableEntry& entry) noexcept {
   return ::pwrite(table, &entry, sizeof entry, place_of(chunk)) == sizeof entry;
+}
+
+std::uint64_t file_number(int fd) noexcept {
+  struct statx st {};
+  if (::statx(fd, "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, &st) != 0) return 0;
+  const std::uint64_t facts[] = {st.stx_ino, static_cast<std::uint64_t>(st.stx_btime.tv_sec),
+                                 st.stx_btime.tv_nsec};
+  return ::XXH3_64bits(facts, sizeof facts);
 }
 
 bool checksum_of(int fd, std::uint64_t offset, std::uint64_t bytes, std::uint64_t& out) noexcept {

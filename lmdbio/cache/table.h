@@ -36,6 +36,9 @@ bool read_entries(int table, std::span<TableEntry> entries) noexcept;
 bool read_entry(int table, std::uint64_t chunk, TableEntry& entry) noexcept;
 bool write_entry(int table, std::uint64_t chunk, const TableEntry& entry) noexcept;
 
+/// Returns a number that identifies a file on this machine, from the inode and the time of its birth.  A file
+/// that gets the inode of a file that was removed has another number.  0: not known.
+std::uint64_t file_number(int fd) noexcept;
 /// Sets `out` to the XXH3 of a part of a file.
 bool checksum_of(int fd, std::uint64_t offset, std::uint64_t bytes, std::uint64_t& out) noexcept;
 

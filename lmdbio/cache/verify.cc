@@ -36,13 +36,13 @@ bool is_good(const OpenFile& data, std::uint64_t start, const TableEntry& entry,
 }
 
 /// Returns the map of this boot, or nothing if there is none.
-UniqueFd open_map(const Directory& directory, const std::string& name, std::uint64_t image_inode,
+UniqueFd open_map(const Directory& directory, const std::string& name, std::uint64_t table_number,
                   std::uint64_t chunks) {
   UniqueFd map = open_in(directory, map_name(name));
   MapHeader header;
   if (map && ::pread(map.get(), &header, sizeof header, 0) == sizeof header &&
       std::memcmp(header.magic, MapHeader::kMagic, sizeof header.magic) == 0 &&
-      header.image_inode == image_inode && header.chunks == chunks)
+      header.table_number == table_number && header.chunks == chunks)
     return map;
   return {};
 }
@@ -77,8 +77,8 @@ void verify_image(const Directory& directory, const ImageFacts& image, const Wat
   const std::string path = directory.path() + "/" + image.name + kDataEnding;
   const Result<std::shared_ptr<const OpenFile>> data = OpenFile::open(path.c_str());
   std::vector<TableEntry> entries;
-  bool table_is_good =
-      read_header(table.get(), header) && data && header.image_inode == data.value()->identity().ino;
+  bool table_is_good = read_header(table.get(), header) && data &&
+                       header.data_number == file_number(data.value()->base().fd());
   if (table_is_good) {
     entries.resize(chunks_of(header.used_bytes));
     table_is_good = read_entries(table.get(), entries);
@@ -90,7 +90,7 @@ void verify_image(const Directory& directory, const ImageFacts& image, const Wat
     all.damaged.push_back(std::move(damage));
     return;
   }
-  const UniqueFd map = open_map(directory, image.name, header.image_inode, entries.size());
+  const UniqueFd map = open_map(directory, image.name, file_number(table.get()), entries.size());
   Piece piece;
   for (std::uint64_t c = 0; c < entries.size() && !all.stopped; ++c) {
     if (entries[c].bytes == 0) continue;
