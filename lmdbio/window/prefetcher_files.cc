@@ -1,6 +1,7 @@
 // The Prefetcher's functions that open files, close them, and react to commits.
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "lmdbio/base/log.h"
 #include "lmdbio/base/memory_facts.h"
 #include "lmdbio/cache/image.h"
+#include "lmdbio/format/layout.h"
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/window/io_worker.h"
 #include "lmdbio/window/prefetcher.h"
@@ -27,6 +29,16 @@ WindowFile* file_under(const Window& window, const std::vector<WindowFile*>& fil
   const auto is_it = [&window](const WindowFile* f) { return f->window.get() == &window; };
   const auto found = std::find_if(files.begin(), files.end(), is_it);
   return found != files.end() ? *found : nullptr;
+}
+
+/// Returns whether no commit after `snapshot` is visible.
+bool is_newest(const Window& window, std::uint64_t snapshot) noexcept {
+  const std::byte* const metas = window.metas() + format::kPageHeader + offsetof(format::MetaRecord, txnid);
+  for (std::uint64_t page = 0; page < format::kMetaPages; ++page)
+    if (__atomic_load_n(reinterpret_cast<const std::uint64_t*>(metas + (page << window.page_shift())),
+                        __ATOMIC_SEQ_CST) > snapshot)
+      return false;
+  return true;
 }
 
 /// Returns what the cache on local disk has of the file, or nullptr.  If it has all of it, `whole` receives
@@ -115,6 +127,11 @@ Result<std::shared_ptr<WindowFile>> Prefetcher::open(const std::shared_ptr<Windo
     const std::lock_guard lock(mutex_);
     if (WindowFile* const f = file_under(*window, chunks_.files()); f != nullptr)
       return join(*f);  // another thread was faster
+    // A transaction of a newer snapshot may have begun meanwhile.  Its call of advance() has found no file.
+    if (file->is_cached && !is_newest(*window, snapshot)) {
+      file->is_cached = false;
+      whole.reset();
+    }
     if (whole && !(window->prepare_restore(whole.size()) && window->map_image(std::move(whole))))
       file->is_cached = false;
     file->begin_counting(memory_.limit());
