@@ -282,6 +282,132 @@ TEST(WindowPieces, PreparedForMoreWhileSomeIsPublished) {
   EXPECT_TRUE(holds(w, kBytes)) << "the file's own bytes, not what had been published";
 }
 
+// --- an image of the file in its place
+// ----------------------------------------------------------------------
+
+/// Each byte of the window is that of pattern(), changed by `by`.
+bool holds_image(const Window& w, std::size_t bytes, std::byte by) {
+  for (std::size_t i = 0; i < bytes; ++i)
+    if (w.base()[i] != (testing::byte_at(i) ^ by)) return false;
+  return true;
+}
+
+std::vector<std::byte> changed(std::size_t bytes, std::byte by) {
+  std::vector<std::byte> b = testing::pattern(bytes);
+  for (std::byte& x : b) x ^= by;
+  return b;
+}
+
+constexpr std::byte kOfImage{0x42};
+
+Mapping mapped(const testing::TempFile& file, std::size_t bytes) {
+  return std::move(Mapping::map_file(file.fd(), bytes, kPiece).value());
+}
+
+TEST(WindowImage, MappedAndUnmapped) {
+  constexpr std::size_t kBytes = 3 * kPiece;
+  testing::TempFile file(testing::pattern(kBytes)), image(changed(kBytes, kOfImage));
+  for (const bool no_readahead : {false, true}) {
+    Window w = std::move(Window::map(file.fd(), 8 * kPiece, 4096, no_readahead).value());
+    const std::byte* const base = w.base();
+    EXPECT_FALSE(w.map_image(mapped(image, kBytes))) << "not prepared";
+    EXPECT_TRUE(w.unmap_image()) << "there is none";
+    ASSERT_TRUE(w.prepare_restore(kBytes));
+    ASSERT_TRUE(w.map_image(mapped(image, kBytes)));
+    EXPECT_EQ(w.base(), base);
+    EXPECT_TRUE(holds_image(w, kBytes, kOfImage));
+    EXPECT_EQ(std::memcmp(w.metas(), testing::pattern(8192).data(), 8192), 0) << "meta pages of the file";
+    EXPECT_FALSE(w.map_image(mapped(image, kBytes))) << "there is one";
+    w.use_readahead(true);
+    EXPECT_TRUE(holds_image(w, kBytes, kOfImage));
+    ASSERT_TRUE(w.unmap_image());
+    EXPECT_TRUE(holds(w, kBytes));
+    w.use_readahead(false);
+    ASSERT_TRUE(w.map_image(mapped(image, kBytes))) << "once more";
+    EXPECT_TRUE(holds_image(w, kBytes, kOfImage));
+  }
+}
+
+TEST(WindowImage, PiecesAreGivenBackToIt) {
+  constexpr std::size_t kBytes = 3 * kPiece;
+  testing::TempFile file(testing::pattern(kBytes)), image(changed(kBytes, kOfImage));
+  Window w = std::move(Window::map(file.fd(), 8 * kPiece, 4096, false).value());
+  ASSERT_TRUE(w.prepare_restore(kBytes));
+  ASSERT_TRUE(w.map_image(mapped(image, kBytes)));
+  Staging s = staged(kPiece, kBytes, kMark);
+  ASSERT_TRUE(w.publish(kPiece, kPiece, s));
+  EXPECT_EQ(w.base()[kPiece + 7], testing::byte_at(kPiece + 7) ^ kMark);
+  ASSERT_TRUE(w.restore(kPiece, kPiece));
+  EXPECT_TRUE(holds_image(w, kBytes, kOfImage));
+  s = staged(kPiece, kBytes, kMark);
+  ASSERT_TRUE(w.publish(kPiece, kPiece, s));
+  ASSERT_TRUE(w.unmap_image());
+  EXPECT_TRUE(holds(w, kBytes)) << "published pieces are given back as well";
+  s = staged(kPiece, kBytes, kMark);
+  ASSERT_TRUE(w.publish(kPiece, kPiece, s));
+  EXPECT_TRUE(holds(w, kBytes, 1, kMark));
+  ASSERT_TRUE(w.restore(0, w.length()));
+  EXPECT_TRUE(holds(w, kBytes)) << "from now on, to the file";
+}
+
+// The rest of the file follows an image that is shorter, and a shorter window has the start of an image.
+TEST(WindowImage, OfOtherLengths) {
+  constexpr std::size_t kBytes = 5 * kPiece;
+  testing::TempFile file(testing::pattern(kBytes)), image(changed(2 * kPiece, kOfImage));
+  {
+    Window w = std::move(Window::map(file.fd(), 8 * kPiece, 4096, false).value());
+    ASSERT_TRUE(w.prepare_restore(kBytes));
+    ASSERT_TRUE(w.map_image(mapped(image, 2 * kPiece)));
+    EXPECT_TRUE(holds_image(w, 2 * kPiece, kOfImage));
+    EXPECT_EQ(std::memcmp(w.base() + 2 * kPiece, testing::pattern(3 * kPiece, 2 * kPiece).data(), 3 * kPiece),
+              0);
+    Staging s = staged(3 * kPiece, kBytes, kMark);
+    EXPECT_FALSE(w.publish(3 * kPiece, kPiece, s)) << "it could not be given back";
+    EXPECT_FALSE(w.prepare_restore(20 * kPiece)) << "not while there is an image";
+    ASSERT_TRUE(w.unmap_image());
+    EXPECT_TRUE(holds(w, kBytes));
+    ASSERT_TRUE(w.prepare_restore(kBytes));
+    ASSERT_TRUE(w.publish(3 * kPiece, kPiece, s));
+  }
+  Window w = std::move(Window::map(file.fd(), kPiece + 4096, 4096, false).value());
+  ASSERT_TRUE(w.prepare_restore(w.length()));
+  ASSERT_TRUE(w.map_image(mapped(image, 2 * kPiece)));
+  EXPECT_TRUE(holds_image(w, kPiece + 4096, kOfImage));
+  ASSERT_TRUE(w.restore(0, w.length()));
+  EXPECT_TRUE(holds_image(w, kPiece + 4096, kOfImage));
+  ASSERT_TRUE(w.unmap_image());
+  EXPECT_TRUE(holds(w, kPiece + 4096));
+}
+
+TEST_F(WindowCallsFail, AnImageStaysOrDoesNotCome) {
+  constexpr std::size_t kBytes = 2 * kPiece;
+  testing::TempFile file(testing::pattern(kBytes)), image(changed(kBytes, kOfImage));
+  Window w = std::move(Window::map(file.fd(), kBytes, 4096, false).value());
+  ASSERT_TRUE(w.prepare_restore(kBytes));
+  window_calls().duplicate = no_mremap;
+  EXPECT_FALSE(w.map_image(mapped(image, kBytes)));
+  EXPECT_TRUE(holds(w, kBytes));
+  EXPECT_TRUE(w.unmap_image()) << "there is none";
+  window_calls().duplicate = before_.duplicate;
+  Staging s = staged(0, kBytes, kMark);
+  ASSERT_TRUE(w.publish(0, kPiece, s));
+  ASSERT_TRUE(w.restore(0, kPiece));
+  EXPECT_TRUE(holds(w, kBytes)) << "pieces still go back to the file";
+  ASSERT_TRUE(w.map_image(mapped(image, kBytes)));
+  s = staged(kPiece, kBytes, kMark);
+  ASSERT_TRUE(w.publish(kPiece, kPiece, s));
+  window_calls().duplicate = no_mremap;
+  EXPECT_FALSE(w.unmap_image());
+  EXPECT_FALSE(w.restore(kPiece, kPiece));
+  EXPECT_EQ(w.base()[0], testing::byte_at(0) ^ kOfImage);
+  EXPECT_EQ(w.base()[kPiece], testing::byte_at(kPiece) ^ kMark);
+  window_calls().duplicate = before_.duplicate;
+  ASSERT_TRUE(w.restore(kPiece, kPiece));
+  EXPECT_TRUE(holds_image(w, kBytes, kOfImage)) << "it is still there";
+  ASSERT_TRUE(w.unmap_image());
+  EXPECT_TRUE(holds(w, kBytes));
+}
+
 Result<std::shared_ptr<Window>> shared_window(int fd, std::uint64_t length, std::size_t page = 4096,
                                               bool no_readahead = false, std::uint64_t used = 4096) {
   const Result<FileIdentity> id = identity_of(fd);
@@ -351,6 +477,24 @@ TEST(WindowShared, Shrinks) {
   EXPECT_GE(w->length(), kGib);
   file.append(testing::pattern(kPiece));
   EXPECT_EQ(std::memcmp(w->base() + 3 * kPiece, testing::pattern(kPiece).data(), kPiece), 0);
+}
+
+TEST(WindowShared, GrowsAndShrinksWithAnImage) {
+  constexpr std::uint64_t kGib = std::uint64_t{1} << 30;
+  constexpr std::size_t kBytes = 3 * kPiece;
+  testing::TempFile file(testing::pattern(kBytes)), image(changed(kBytes, kOfImage));
+  const auto w = shared_window(file.fd(), 8 * kGib).value();
+  ASSERT_TRUE(w->prepare_restore(kBytes));
+  ASSERT_TRUE(w->map_image(mapped(image, kBytes)));
+  EXPECT_TRUE(Window::shrink_all());
+  EXPECT_LT(w->length(), kGib);
+  ASSERT_TRUE(w->grow(kGib));
+  EXPECT_TRUE(holds_image(*w, kBytes, kOfImage));
+  file.append(testing::pattern(kPiece, kBytes));
+  EXPECT_EQ(std::memcmp(w->base() + kBytes, testing::pattern(kPiece, kBytes).data(), kPiece), 0);
+  (void)Window::shrink_all();
+  ASSERT_TRUE(w->unmap_image());
+  EXPECT_TRUE(holds(*w, kBytes + kPiece));
 }
 
 // An environment that has had no transaction yet: its first one needs them.

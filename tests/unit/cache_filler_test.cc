@@ -1,0 +1,171 @@
+// The thread that writes to the cache: what it is given, in order, and never more than fits.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <semaphore>
+#include <thread>
+#include <vector>
+
+#include "lmdbio/cache/filler.h"
+#include "lmdbio/io/private_table.h"
+#include "tests/support/test_bytes.h"
+
+namespace lmdbio::cache {
+namespace {
+
+constexpr std::int64_t kForever = 1'000'000'000'000;
+
+class FillerTest : public ::testing::Test {
+ protected:
+  struct Written {
+    std::uint64_t offset;
+    std::vector<std::byte> bytes;
+  };
+  void TearDown() override {
+    // The thread uses this object.
+    const std::weak_ptr<Filler> filler = filler_;
+    if (filler_ != nullptr) filler_->end();
+    filler_.reset();
+    while (!filler.expired()) std::this_thread::yield();
+  }
+  void SetUp() override {
+    filler_ = Filler::start(
+        [](void* context, std::uint64_t offset, Bytes bytes) noexcept {
+          auto& self = *static_cast<FillerTest*>(context);
+          if (self.holds_) {
+            self.begun_.release();
+            self.go_.acquire();
+          }
+          self.inside_ = self.inside_ && PrivateTable::inside();
+          self.written_.push_back({offset, {bytes.begin(), bytes.end()}});
+        },
+        [](void* context) noexcept {
+          ++static_cast<FillerTest*>(context)->idle_;
+          return kForever;
+        },
+        this, owner_);
+    ASSERT_NE(filler_, nullptr);
+  }
+  bool add(std::uint64_t offset, std::size_t bytes) {
+    std::unique_ptr<std::byte[]> memory = filler_->take(bytes);
+    if (memory == nullptr) return false;
+    const auto contents = testing::pattern(bytes, offset);
+    if (bytes != 0) std::memcpy(memory.get(), contents.data(), bytes);
+    filler_->add(offset, std::move(memory), bytes);
+    return true;
+  }
+
+  // The thread alone uses these until flush() has returned or the filler is gone.
+  std::vector<Written> written_;
+  bool inside_ = true;
+  std::atomic<bool> holds_{false};
+  std::atomic<int> idle_{0};
+  std::counting_semaphore<> begun_{0}, go_{0};
+  std::shared_ptr<int> owner_ = std::make_shared<int>();
+  std::shared_ptr<Filler> filler_;
+};
+
+TEST_F(FillerTest, WritesInOrder) {
+  constexpr std::size_t kSizes[] = {1, 4096, 0, 5000, std::size_t{1} << 20};
+  std::uint64_t offset = 0;
+  for (const std::size_t bytes : kSizes) {
+    ASSERT_TRUE(add(offset, bytes));
+    offset += 10'000'000;
+  }
+  filler_->flush(kForever);
+  ASSERT_EQ(written_.size(), std::size(kSizes));
+  for (std::size_t i = 0; i < std::size(kSizes); ++i) {
+    EXPECT_EQ(written_[i].offset, i * 10'000'000);
+    EXPECT_EQ(written_[i].bytes, testing::pattern(kSizes[i], i * 10'000'000));
+  }
+  EXPECT_TRUE(inside_) << "in the private table";
+}
+
+TEST_F(FillerTest, TakesNoMoreThanFits) {
+  holds_ = true;
+  constexpr std::size_t kPiece = Filler::kMostBytes / 4 - 4096;
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(add(0, kPiece));
+  begun_.acquire();
+  EXPECT_FALSE(add(0, kPiece)) << "the piece that is being written counts";
+  EXPECT_FALSE(add(0, Filler::kMostBytes + 1));
+  EXPECT_TRUE(add(0, 4096));
+  std::unique_ptr<std::byte[]> memory = filler_->take(4096);
+  ASSERT_NE(memory, nullptr);
+  EXPECT_FALSE(add(0, 12 * 1024));
+  filler_->give_back(4096);
+  EXPECT_TRUE(add(0, 4096));
+  holds_ = false;
+  go_.release();
+  filler_->flush(kForever);
+  EXPECT_EQ(written_.size(), 6u);
+  EXPECT_TRUE(add(0, kPiece)) << "there is room again";
+  filler_->flush(kForever);
+  EXPECT_EQ(written_.size(), 7u);
+}
+
+TEST_F(FillerTest, FlushWaitsNoLongerThanItMay) {
+  holds_ = true;
+  EXPECT_TRUE(add(0, 100));
+  begun_.acquire();
+  filler_->flush(0);
+  filler_->flush(1'000'000);
+  holds_ = false;
+  go_.release();
+  filler_->flush(kForever);
+  EXPECT_EQ(written_.size(), 1u);
+  filler_->flush(kForever);
+}
+
+// Memory that is given back ends a flush as a write does.
+TEST_F(FillerTest, FlushSeesWhatIsGivenBack) {
+  std::unique_ptr<std::byte[]> memory = filler_->take(100);
+  ASSERT_NE(memory, nullptr);
+  std::thread other([&] { filler_->give_back(100); });
+  filler_->flush(kForever);
+  other.join();
+}
+
+// The thread keeps the owner alive during a piece, and writes no other piece for an owner that is gone.
+TEST_F(FillerTest, EndsWithItsOwner) {
+  holds_ = true;
+  for (std::uint64_t i = 0; i < 5; ++i) EXPECT_TRUE(add(i, 100));
+  begun_.acquire();
+  const std::weak_ptr<int> owner = owner_;
+  owner_.reset();
+  EXPECT_FALSE(owner.expired()) << "a piece is being written";
+  const std::weak_ptr<Filler> filler = filler_;
+  filler_->end();
+  filler_.reset();
+  go_.release();
+  while (!filler.expired() || !owner.expired()) std::this_thread::yield();
+  EXPECT_EQ(written_.size(), 1u);
+}
+
+TEST_F(FillerTest, EndsWhileThereIsNothingToDo) {
+  while (idle_ == 0) std::this_thread::yield();
+  const std::weak_ptr<Filler> filler = filler_;
+  filler_->end();
+  filler_.reset();
+  while (!filler.expired()) std::this_thread::yield();
+}
+
+TEST_F(FillerTest, ManyThreads) {
+  std::atomic<std::size_t> taken{0};
+  std::vector<std::thread> threads;
+  for (std::uint64_t t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (std::uint64_t i = 0; i < 50; ++i)
+        if (add((t * 50 + i) << 20, 100'000)) ++taken;
+    });
+  for (std::thread& t : threads) t.join();
+  filler_->flush(kForever);
+  EXPECT_EQ(written_.size(), taken);
+  EXPECT_GE(taken, 1u);
+  for (const Written& w : written_) EXPECT_EQ(w.bytes, testing::pattern(100'000, w.offset));
+}
+
+}  // namespace
+}  // namespace lmdbio::cache
