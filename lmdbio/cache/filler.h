@@ -46,8 +46,8 @@ class Filler {
   void ask(std::uint64_t offset) noexcept;
   /// Gives memory from take() back.
   void give_back(std::size_t bytes) noexcept { waiting_.fetch_sub(bytes, std::memory_order_relaxed); }
-  /// Waits until everything is written, `ns` nanoseconds at most.
-  void flush(std::int64_t ns) noexcept;
+  /// Waits until everything is written, or until this time (CLOCK_MONOTONIC).
+  void flush_until(std::int64_t end_ns) noexcept;
 
  private:
   struct Piece {
