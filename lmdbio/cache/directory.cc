@@ -87,6 +87,14 @@ void read_table(int directory, ImageFacts& f) {
         std::count_if(entries.begin(), entries.end(), [](const TableEntry& e) { return e.bytes != 0; }));
 }
 
+// Returns a number that identifies this start of the machine.
+std::uint64_t boot_number() noexcept {
+  char text[64] = "";
+  const UniqueFd fd(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  const ssize_t n = fd ? ::read(fd.get(), text, sizeof text) : 0;
+  return ::XXH3_64bits(text, n > 0 ? static_cast<std::size_t>(n) : 0);
+}
+
 }  // namespace
 
 std::string image_name(const std::array<std::uint64_t, 2>& state) {
@@ -96,11 +104,10 @@ std::string image_name(const std::array<std::uint64_t, 2>& state) {
   return text;
 }
 
-std::uint64_t boot_number() noexcept {
-  char text[64] = "";
-  const UniqueFd fd(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
-  const ssize_t n = fd ? ::read(fd.get(), text, sizeof text) : 0;
-  return ::XXH3_64bits(text, n > 0 ? static_cast<std::size_t>(n) : 0);
+std::string map_name(const std::string& image) {
+  char boot[20];
+  (void)std::snprintf(boot, sizeof boot, ".%016lx", static_cast<unsigned long>(boot_number()));
+  return image + boot + kMapEnding;
 }
 
 void mark_in_use(int map) noexcept {
@@ -108,9 +115,13 @@ void mark_in_use(int map) noexcept {
   (void)::fcntl(map, F_OFD_SETLK, &lock);
 }
 
+std::string Directory::path_in(const std::string& parent) {
+  return parent + "/lmdbio-" + std::to_string(::geteuid());
+}
+
 Result<Directory> Directory::open(const std::string& parent, bool make) noexcept {
   try {
-    std::string path = parent + "/lmdbio-" + std::to_string(::geteuid());
+    std::string path = path_in(parent);
     if (make && ::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return Status::from_errno(errno);
     UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!fd) return Status::from_errno(errno);
@@ -144,44 +155,52 @@ std::vector<ImageFacts> Directory::list(bool tables) const {
   return all;
 }
 
-// The map goes first, so that an open never finds a map that describes another image.
+// The map goes first, so that an open never finds a map that describes another image.  The data goes last: a
+// table without data is damaged, unless it was removed.
 void Directory::remove(const std::string& name) const noexcept {
   try {
     std::vector<std::string> files;
     for_each_file(fd(), [&](std::string_view of, const char* file) {
       if (of == name) files.emplace_back(file);
     });
-    std::sort(files.begin(), files.end(), [](const std::string& a, const std::string& b) {
-      return a.ends_with(kMapEnding) && !b.ends_with(kMapEnding);
-    });
+    const auto rank = [](const std::string& file) {
+      return file.ends_with(kMapEnding) ? 0 : file.ends_with(kDataEnding) ? 2 : 1;
+    };
+    std::sort(files.begin(), files.end(),
+              [&](const std::string& a, const std::string& b) { return rank(a) < rank(b); });
     for (const std::string& file : files) (void)::unlinkat(fd(), file.c_str(), 0);
   } catch (...) {  // out of memory: the next one removes it
   }
 }
 
-std::uint64_t Directory::room_for(const std::string& own, std::uint64_t wanted, std::uint64_t limit) const {
+Space Directory::space(const std::vector<ImageFacts>& images, std::uint64_t limit) const noexcept {
+  Space s;
   struct statvfs fs;
-  if (::fstatvfs(fd(), &fs) != 0) return 0;
-  const std::uint64_t unit = fs.f_frsize, total = fs.f_blocks * unit;
-  const std::uint64_t stays_free = std::min(total / kFreePart, kFreeBytes);
-  std::uint64_t available = fs.f_bavail * unit, used = 0, used_by_own = 0;
+  if (::fstatvfs(fd(), &fs) != 0) return s;
+  for (const ImageFacts& f : images) s.used += f.disk_bytes;
+  s.free = fs.f_bavail * fs.f_frsize;
+  s.stays_free = std::min(fs.f_blocks * fs.f_frsize / kFreePart, kFreeBytes);
+  s.limit = limit != 0 ? limit : (s.free + s.used) / 2;
+  return s;
+}
+
+std::uint64_t Directory::room_for(const std::string& own, std::uint64_t wanted, std::uint64_t limit) const {
   const std::vector<ImageFacts> all = list(false);
-  for (const ImageFacts& f : all) {
-    used += f.disk_bytes;
+  Space s = space(all, limit);
+  std::uint64_t used_by_own = 0;
+  for (const ImageFacts& f : all)
     if (f.name == own) used_by_own = f.disk_bytes;
-  }
-  const std::uint64_t most = limit != 0 ? limit : (available + used) / 2;
   const auto room = [&]() {
-    const std::uint64_t on_disk = available > stays_free ? available - stays_free : 0;
-    const std::uint64_t by_limit = most > used ? most - used : 0;
+    const std::uint64_t on_disk = s.free > s.stays_free ? s.free - s.stays_free : 0;
+    const std::uint64_t by_limit = s.limit > s.used ? s.limit - s.used : 0;
     return used_by_own + std::min(on_disk, by_limit);
   };
   for (const ImageFacts& f : all) {
     if (room() >= wanted) break;
     if (f.name == own || f.in_use) continue;
     remove(f.name);
-    available += f.disk_bytes;
-    used -= f.disk_bytes;
+    s.free += f.disk_bytes;
+    s.used -= f.disk_bytes;
   }
   return room();
 }

@@ -15,12 +15,11 @@ namespace lmdbio::cache {
 /// The name of an image: 32 hexadecimal digits, from content_state() of the database.
 std::string image_name(const std::array<std::uint64_t, 2>& state);
 
-/// The files of an image have its name and one of these endings.  The map's name also has the number of the
-/// boot: NAME.BOOT.map.
+/// The files of an image have its name and one of these endings.
 inline constexpr const char kDataEnding[] = ".data", kTableEnding[] = ".table", kMapEnding[] = ".map";
 
-/// A number that identifies this start of the machine.
-std::uint64_t boot_number() noexcept;
+/// Returns the name of the map of an image, which also has the number of the boot: NAME.BOOT.map.
+std::string map_name(const std::string& image);
 
 /// Marks the image of an open map as in use, until the descriptor and its duplicates are closed.
 void mark_in_use(int map) noexcept;
@@ -37,6 +36,14 @@ struct ImageFacts {
   bool in_use = false;           ///< some process has it open
 };
 
+/// The disk space of the cache, in bytes.  All zeros: not known.
+struct Space {
+  std::uint64_t used = 0;        ///< by images
+  std::uint64_t limit = 0;       ///< for all images
+  std::uint64_t free = 0;        ///< on the file system, for this user
+  std::uint64_t stays_free = 0;  ///< of `free`, not for images
+};
+
 /// The directory "lmdbio-UID" in the directory that the user has named.  It belongs to the user, has mode
 /// 0700, and is no link.  Only files with names of images are ever removed from it.  One thread at a time;
 /// the descriptor is in the table of the thread that opened it.
@@ -45,6 +52,8 @@ class Directory {
   /// Opens the directory.  `make`: makes it if `parent` exists.  Errors: EPERM if it belongs to another user
   /// or other users may use it, ENOTDIR or ELOOP if it is not a directory, others as open(2) and mkdir(2).
   static Result<Directory> open(const std::string& parent, bool make) noexcept;
+  /// Returns the path that open() opens.  May throw bad_alloc.
+  static std::string path_in(const std::string& parent);
   int fd() const noexcept { return fd_.get(); }
   const std::string& path() const noexcept { return path_; }
 
@@ -53,6 +62,8 @@ class Directory {
   std::vector<ImageFacts> list(bool tables) const;
   /// Removes the files of an image.  Processes that have it open can go on using it.
   void remove(const std::string& name) const noexcept;
+  /// Returns the space that these images, from list(), take and may take.  `limit`: LMDBIO_CACHE_SIZE, or 0.
+  Space space(const std::vector<ImageFacts>& images, std::uint64_t limit) const noexcept;
   /// Returns how many bytes the image `own` may have in all, and removes images that nobody has open if it
   /// may not have `wanted`.  `limit`: LMDBIO_CACHE_SIZE, or 0.  May throw bad_alloc.
   std::uint64_t room_for(const std::string& own, std::uint64_t wanted, std::uint64_t limit) const;

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <cinttypes>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
@@ -103,11 +102,6 @@ bool checksum_of(int fd, std::uint64_t offset, std::uint64_t bytes, std::uint64_
   return true;
 }
 
-std::size_t units_at(std::uint64_t chunks) noexcept { return align_up(sizeof(MapHeader) + chunks, 8); }
-std::size_t map_bytes(std::uint64_t chunks) noexcept {
-  return units_at(chunks) + chunks * (kUnitsPerChunk / 8);
-}
-
 /// Sets the page size and the length of the snapshot.  Returns false if it is not the newest one.
 bool read_metas(DatabaseState& state) noexcept {
   bool newest = false;
@@ -171,15 +165,13 @@ Status Image::InProcess::open(bool make) noexcept {
     if (!data) return last_error();
     struct stat st;
     if (::fstat(data.get(), &st) != 0) return last_error();
-    char boot[20];
-    (void)std::snprintf(boot, sizeof boot, ".%016" PRIx64, boot_number());
     const auto bytes = static_cast<off_t>(image->chunks_ * kChunkBytes);
     if (st.st_size != bytes && ::ftruncate(data.get(), bytes) != 0) return last_error();
     if (!make) {  // a forked child
       if (st.st_ino != image->identity_.ino || st.st_dev != image->identity_.dev)
         return Status::from_errno(ESTALE);
       table = open_in(at, name + kTableEnding, O_RDWR);
-      map = open_in(at, name + boot + kMapEnding, O_RDWR);
+      map = open_in(at, map_name(name), O_RDWR);
       if (map) mark_in_use(map.get());
       return table ? Status() : last_error();
     }
@@ -205,7 +197,7 @@ Status Image::InProcess::open(bool make) noexcept {
       give_name(at, fresh, name + kTableEnding);
     }
     if (header.image_inode != st.st_ino) return Status::from_errno(EAGAIN);
-    return image->make_map_here(*this, name + boot + kMapEnding);
+    return image->make_map_here(*this, map_name(name));
   } catch (...) {
     return Status::from_errno(ENOMEM);
   }
@@ -214,7 +206,7 @@ Status Image::InProcess::open(bool make) noexcept {
 // Maps the map of this boot.  The first process of a boot makes it from the table.
 Status Image::make_map_here(InProcess& p, const std::string& name) noexcept {
   const int at = p.directory->fd();
-  const std::size_t bytes = map_bytes(chunks_);
+  const std::size_t bytes = units_at(chunks_, chunks_);
   for (int tries = 0; tries < 2; ++tries) {
     p.map = open_in(at, name, O_RDWR);
     if (!p.map) {
@@ -265,25 +257,36 @@ Status Image::make_map_here(InProcess& p, const std::string& name) noexcept {
 std::shared_ptr<Image> Image::get(const std::shared_ptr<const OpenFile>& file, const char* path,
                                   std::uint64_t snapshot) noexcept {
   if (config().cache_dir.empty() || snapshot == 0) return nullptr;
+  Result<std::shared_ptr<Image>> image = open(file, path, snapshot);
+  if (image) return std::move(image).value();
+  const int error = image.error().raw();
+  if (error != EXDEV && error != ESTALE && error != ENOMEM) log_once(path, text_of(image.error()));
+  return nullptr;
+}
+
+Result<std::shared_ptr<Image>> Image::open(const std::shared_ptr<const OpenFile>& file, const char* path,
+                                           std::uint64_t snapshot) noexcept {
   try {
     DatabaseState state{file, path, snapshot};
-    if (!read_metas(state)) return nullptr;
-    const auto key = content_state(file->base(), format::kMetaPages * state.page_bytes, snapshot);
-    if (!key) return nullptr;
-    const std::string name = image_name(*key);
-    if (std::shared_ptr<Image> there = find_or_add(name, nullptr); there != nullptr) return there;
-    const std::shared_ptr<Image> made(new Image(state, name));
+    const std::optional<std::string> name = name_of(state);
+    if (!name) return Status::from_errno(ESTALE);
+    if (std::shared_ptr<Image> there = find_or_add(*name, nullptr); there != nullptr) return there;
+    const std::shared_ptr<Image> made(new Image(state, *name));
     made->chunks_ = chunks_of(state.used_bytes);
     Status st = Status::from_errno(EBADF);
     (void)PrivateTable::run([&]() noexcept { st = made->open_here(); });
-    if (!st.ok()) {
-      if (st.raw() != EXDEV) log_once(state.path.c_str(), text_of(st));
-      return nullptr;
-    }
-    return find_or_add(name, made);
+    if (!st.ok()) return st;
+    return find_or_add(*name, made);
   } catch (...) {
-    return nullptr;
+    return Status::from_errno(ENOMEM);
   }
+}
+
+std::optional<std::string> Image::name_of(DatabaseState& state) {
+  if (!read_metas(state)) return {};
+  const auto key = content_state(state.file->base(), format::kMetaPages * state.page_bytes, state.snapshot);
+  if (!key) return {};
+  return image_name(*key);
 }
 
 // Returns the process's image of that name.  If there is none, adds `made`, which may be null.
@@ -349,8 +352,7 @@ std::atomic<unsigned char>& Image::state_of(std::uint64_t chunk) const noexcept 
 }
 
 std::atomic<std::uint64_t>* Image::units_of(std::uint64_t chunk) const noexcept {
-  return reinterpret_cast<std::atomic<std::uint64_t>*>(map_.data() + units_at(chunks_) +
-                                                       chunk * (kUnitsPerChunk / 8));
+  return reinterpret_cast<std::atomic<std::uint64_t>*>(map_.data() + units_at(chunks_, chunk));
 }
 
 std::uint64_t Image::bytes_in(std::uint64_t chunk) const noexcept {
@@ -441,7 +443,7 @@ bool Image::lacks(std::uint64_t offset, std::uint64_t bytes) const noexcept {
 }
 
 bool Image::wants(std::uint64_t offset, std::uint64_t bytes) noexcept {
-  return fills_.load(std::memory_order_relaxed) && lacks(offset, bytes);
+  return stopped() == nullptr && lacks(offset, bytes);
 }
 
 Filler* Image::filler(InProcess& p) noexcept {
@@ -477,7 +479,13 @@ bool Image::add(std::uint64_t offset, Bytes bytes) noexcept {
   (void)PrivateTable::run([&]() noexcept {
     if (InProcess* const p = here(); p != nullptr) write(*p, offset, bytes);
   });
-  return fills_.load(std::memory_order_relaxed);
+  return stopped() == nullptr;
+}
+
+void Image::finish(std::uint64_t chunk) noexcept {
+  (void)PrivateTable::run([&]() noexcept {
+    if (InProcess* const p = here(); p != nullptr) complete(*p, chunk);
+  });
 }
 
 bool Image::has(std::uint64_t chunk) noexcept {
@@ -512,7 +520,8 @@ void Image::flush(std::int64_t ns) noexcept {
 }
 
 void Image::stop_filling(const char* why) noexcept {
-  if (fills_.exchange(false))
+  const char* none = nullptr;
+  if (stopped_.compare_exchange_strong(none, why))
     log_line(LogLevel::info, "%s: the cache on local disk takes no more: %s", state_.path.c_str(), why);
 }
 
@@ -553,7 +562,7 @@ void Image::write(InProcess& p, std::uint64_t offset, Bytes bytes) noexcept {
       std::min(end >= state_.used_bytes ? state_.used_bytes : align_down(end, kUnitBytes), most);
   if (from >= to) return;
   if (!write_all(p.data.get(), from, bytes.subspan(from - offset, to - from)))
-    return stop_filling(::strerrordesc_np(errno));
+    return stop_filling(text_of(last_error()));
   for (std::uint64_t at = from; at < to;) {
     const std::uint64_t c = at / kChunkBytes, next = std::min(to, (c + 1) * kChunkBytes);
     const auto first = static_cast<unsigned>((at - c * kChunkBytes) / kUnitBytes);
@@ -576,14 +585,14 @@ void Image::complete(InProcess& p, std::uint64_t chunk) noexcept {
     if ((units_of(chunk)[u / 64].load(std::memory_order_relaxed) >> (u % 64) & 1) != 0) continue;
     const auto n = static_cast<std::size_t>(std::min(kUnitBytes, bytes - at));
     if (!read_all(state_.file->buffered().fd(), start + at, {unit, n})) return;
-    if (!write_all(p.data.get(), start + at, {unit, n})) return stop_filling(::strerrordesc_np(errno));
+    if (!write_all(p.data.get(), start + at, {unit, n})) return stop_filling(text_of(last_error()));
     units_of(chunk)[u / 64].fetch_or(std::uint64_t{1} << (u % 64), std::memory_order_relaxed);
   }
   TableEntry entry{};
   entry.bytes = static_cast<std::uint32_t>(bytes);
   if (!checksum_of(p.data.get(), start, bytes, entry.checksum)) return;
   if (!is_current()) return stop_filling("the database has changed");
-  if (!write_entry(p.table.get(), chunk, entry)) return stop_filling(::strerrordesc_np(errno));
+  if (!write_entry(p.table.get(), chunk, entry)) return stop_filling(text_of(last_error()));
   state_of(chunk).store(kThere, std::memory_order_release);
   ++counts_.filled;
 }

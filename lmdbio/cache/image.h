@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -49,6 +50,13 @@ class Image {
   /// be made.  Logs the reason once.  `path`: for messages and commands.  Call it with no lock held.
   static std::shared_ptr<Image> get(const std::shared_ptr<const OpenFile>& file, const char* path,
                                     std::uint64_t snapshot) noexcept;
+  /// As get(), but returns why there is no image: EXDEV if the database is in that file system itself, ESTALE
+  /// if the snapshot is not the newest one or cannot be read, others as Directory::open() and open(2).
+  static Result<std::shared_ptr<Image>> open(const std::shared_ptr<const OpenFile>& file, const char* path,
+                                             std::uint64_t snapshot) noexcept;
+  /// Returns the name of the image of a database in the state of `file` and `snapshot`, and sets the other
+  /// members.  Returns nullopt if the snapshot is not the newest one or cannot be read.  May throw bad_alloc.
+  static std::optional<std::string> name_of(DatabaseState& state);
   /// Waits until all images of this process have written what was offered, `ns` nanoseconds at most.
   static void flush_all(std::int64_t ns) noexcept;
 
@@ -56,8 +64,12 @@ class Image {
   Image(const Image&) = delete;
   Image& operator=(const Image&) = delete;
 
+  const DatabaseState& database() const noexcept { return state_; }
+  const std::string& name() const noexcept { return name_; }
   /// Returns the length of the image in bytes, a multiple of kChunkBytes.
   std::uint64_t bytes() const noexcept { return chunks_ * kChunkBytes; }
+  /// Returns the bytes of a chunk that the database has.
+  std::uint64_t bytes_in(std::uint64_t chunk) const noexcept;
   /// Returns the image as a file with the same bytes as the snapshot, if it has all chunks.  Else nullptr.
   std::shared_ptr<const OpenFile> whole_file() noexcept;
   /// Returns the share of the chunks that the image has, from 0 to 1.
@@ -66,12 +78,19 @@ class Image {
   /// Blocks.
   bool read(std::uint64_t offset, MutableBytes to) noexcept;
 
+  /// Returns why the image takes no more, or nullptr.  The text is valid until the process ends.
+  const char* stopped() const noexcept { return stopped_.load(std::memory_order_relaxed); }
+  /// Returns the number of chunks for which there is room.
+  std::uint64_t chunks_wanted() const noexcept { return chunks_wanted_.load(std::memory_order_relaxed); }
   /// Returns whether offer() or offer_cached() would add something.
   bool wants(std::uint64_t offset, std::uint64_t bytes) noexcept;
   /// Offers bytes of the database file, which are copied and written to the image later, or skipped.
   void offer(std::uint64_t offset, Bytes bytes) noexcept;
   /// Adds bytes of the database file at once.  Returns false if the image takes no more.  Blocks.
   bool add(std::uint64_t offset, Bytes bytes) noexcept;
+  /// Makes a chunk usable that other processes have written without completing it, for example because they
+  /// were killed.  Blocks.
+  void finish(std::uint64_t chunk) noexcept;
   /// Returns whether the image has the chunk.
   bool has(std::uint64_t chunk) noexcept;
   /// Offers bytes that are in the page cache now.
@@ -101,7 +120,6 @@ class Image {
   bool is_nearly_complete(std::uint64_t chunk) const noexcept;
   bool is_there(InProcess& p, std::uint64_t chunk) noexcept;
   bool verify(InProcess& p, std::uint64_t chunk) noexcept;
-  std::uint64_t bytes_in(std::uint64_t chunk) const noexcept;
   unsigned missing_units(std::uint64_t chunk) const noexcept;
   bool lacks(std::uint64_t offset, std::uint64_t bytes) const noexcept;
   Filler* filler(InProcess& p) noexcept;
@@ -119,7 +137,7 @@ class Image {
   std::uint64_t chunks_ = 0;
   Mapping map_;
   FileIdentity identity_;                        ///< of the data file of the image
-  std::atomic<bool> fills_{true};                ///< offers are accepted
+  std::atomic<const char*> stopped_{nullptr};    ///< why offers are not accepted
   std::atomic<std::uint64_t> chunks_wanted_{0};  ///< the image takes only chunks below this number
   std::atomic<InProcess*> in_process_{nullptr};  ///< owned; see here()
   ImageCounts counts_;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "lmdbio/base/align.h"
 #include "lmdbio/cache/image_format.h"
 
 namespace lmdbio::cache {
@@ -12,6 +13,11 @@ namespace lmdbio::cache {
 /// Returns the number of chunks of a database that uses this many bytes of its file.
 constexpr std::uint64_t chunks_of(std::uint64_t used_bytes) noexcept {
   return (used_bytes + kChunkBytes - 1) / kChunkBytes;
+}
+
+/// Returns the offset in the map of an image at which the bits of a chunk start.
+constexpr std::uint64_t units_at(std::uint64_t chunks, std::uint64_t chunk) noexcept {
+  return align_up(sizeof(MapHeader) + chunks, 8) + chunk * (kUnitsPerChunk / 8);
 }
 
 bool read_header(int table, TableHeader& header) noexcept;
