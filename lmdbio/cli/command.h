@@ -13,7 +13,7 @@ namespace lmdbio::cli {
 
 enum ExitStatus : int {
   kClean = 0,
-  kFindings = 1,  ///< of `check`
+  kFindings = 1,  ///< of `check` and `cache verify`; `cache warm` is not complete
   kUnusable = 2,  ///< usage error, or a file that cannot be read
   kNotExecutable = 126,
   kNotFound = 127,  ///< 126 and 127 have the same meaning as in a shell
@@ -35,6 +35,7 @@ class Failure : public std::runtime_error {
 void add_info(CLI::App& app, int& status);
 void add_check(CLI::App& app, int& status);
 void add_index(CLI::App& app, int& status);
+void add_cache(CLI::App& app, int& status);
 void add_config(CLI::App& app, int& status);
 void add_ps(CLI::App& app, int& status);
 void add_stats(CLI::App& app, int& status);

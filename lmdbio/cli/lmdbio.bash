@@ -2,14 +2,14 @@
 _lmdbio() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} i
   if [ "$COMP_CWORD" -eq 1 ]; then
-    mapfile -t COMPREPLY < <(compgen -W "run info check index config ps stats --help --version" -- "$cur")
+    mapfile -t COMPREPLY < <(compgen -W "run info check index cache config ps stats --help --version" -- "$cur")
     return
   fi
   if [ "$command" = run ]; then
     for ((i = 2; i < COMP_CWORD; i++)); do # after the options, use the completion of the program
       case ${COMP_WORDS[i]} in
         --) ((i++)) ;;
-        --json | --set | --library) ((i++)) && continue ;;
+        --json | --set | --library | --cache) ((i++)) && continue ;;
         -*) continue ;;
       esac
       declare -F _command_offset >/dev/null && [ "$i" -le "$COMP_CWORD" ] && _command_offset "$i"
@@ -21,15 +21,27 @@ _lmdbio() {
         compopt -o nospace
         return
         ;;
-      --json | --library)
+      --json | --library | --cache)
         mapfile -t COMPREPLY < <(compgen -f -- "$cur")
         return
         ;;
     esac
     case $cur in
-      -*) mapfile -t COMPREPLY < <(compgen -W "--stats --processes --json --set --library --help --" -- "$cur") ;;
+      -*) mapfile -t COMPREPLY < <(compgen -W "--stats --processes --json --set --cache --library --help --" -- "$cur") ;;
       *) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
     esac
+    return
+  fi
+  if [ "$command" = cache ]; then
+    if [ "$COMP_CWORD" -eq 2 ]; then
+      mapfile -t COMPREPLY < <(compgen -W "status warm drop verify --help" -- "$cur")
+    elif [ "$prev" = --cache ]; then
+      mapfile -t COMPREPLY < <(compgen -d -- "$cur")
+    elif [[ $cur == -* ]]; then
+      mapfile -t COMPREPLY < <(compgen -W "--cache --json --help $([ "${COMP_WORDS[2]}" = drop ] && echo --all)" -- "$cur")
+    elif [[ ${COMP_WORDS[2]} == @(warm|drop) ]]; then
+      mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+    fi
     return
   fi
   case $cur in

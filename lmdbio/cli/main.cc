@@ -42,6 +42,7 @@ int main(int argc, char** argv) {
   add_info(app, status);
   add_check(app, status);
   add_index(app, status);
+  add_cache(app, status);
   add_config(app, status);
   add_ps(app, status);
   add_stats(app, status);

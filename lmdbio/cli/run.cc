@@ -38,7 +38,7 @@ namespace fs = std::filesystem;
 struct Options {
   bool stats = false, processes = false;
   std::string json;  ///< file, or "-"
-  std::string library;
+  std::string library, cache;
   std::vector<std::string> settings;
 };
 
@@ -237,6 +237,7 @@ int run(const Options& options, const std::vector<std::string>& command) {
   const std::string library = find_library(options.library);
   const bool stats = options.stats || options.processes || !options.json.empty();
   for (const std::string& s : options.settings) set(s, stats);
+  if (!options.cache.empty()) set("LMDBIO_CACHE_DIR=" + fs::absolute(options.cache).string(), stats);
   const std::string file = find_program(command[0]);
   for (const std::string& o : obstacles(file, {command.begin() + 1, command.end()})) warn(o);
   const char* const disable = std::getenv("LMDBIO_DISABLE");
@@ -290,7 +291,8 @@ int run_options_end(int argc, char** argv) {
   for (; i < argc && argv[i][0] == '-'; ++i) {
     const std::string_view word = argv[i];
     if (word == "--") break;
-    if (word == "--json" || word == "--set" || word == "--library") ++i;  // skip its value
+    if (word == "--json" || word == "--set" || word == "--library" || word == "--cache")
+      ++i;  // skip its value
   }
   return std::min(i, argc);
 }
@@ -310,6 +312,9 @@ void add_run(CLI::App& app, const std::vector<std::string>& command, int& status
                   "set one of the settings that lmdbio config lists, for this program only; may be repeated")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false);
+  sub->add_option("--cache", options->cache,
+                  "keep a copy of the databases in this directory on local disk (sets LMDBIO_CACHE_DIR)")
+      ->type_name("DIR");
   sub->add_option("--library", options->library, "the liblmdbio.so to preload")->type_name("PATH");
   sub->callback([options, &command, &status] { status = run(*options, command); });
 }
