@@ -35,13 +35,13 @@ LOOPS = {"C++": ("c", [], None), "Python": ("python", [], "C++"), "Python, witho
          "C++, mapped": ("c", ["mapped"], None), "Python, mapped": ("python", ["mapped"], "C++, mapped")}
 
 
-def write(path, count, value_bytes):
+def write(path, count, value_bytes, record=lambda choose, value_bytes: choose.randbytes(value_bytes)):
     choose = random.Random(1)
     with lmdb.open(path, map_size=count * (value_bytes + 8192) + (1 << 20)) as env:
         for first in range(0, count, 1000):
             with env.begin(write=True) as txn:
                 for i in range(first, min(count, first + 1000)):
-                    txn.put(b"%08d" % i, choose.randbytes(value_bytes), append=True)
+                    txn.put(b"%08d" % i, record(choose, value_bytes), append=True)
 
 
 def run(build, kind, *arguments):

@@ -120,9 +120,13 @@ void mark_in_use(int map) noexcept {
   (void)::fcntl(map, F_OFD_SETLK, &lock);
 }
 
+std::string Directory::path_in(const std::string& parent) {
+  return parent + "/lmdbio-" + std::to_string(::geteuid());
+}
+
 Result<Directory> Directory::open(const std::string& parent, bool make) noexcept {
   try {
-    std::string path = parent + "/lmdbio-" + std::to_string(::geteuid());
+    std::string path = path_in(parent);
     if (make && ::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return Status::from_errno(errno);
     UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!fd) return Status::from_errno(errno);

@@ -55,6 +55,8 @@ class Directory {
   /// Opens the directory.  `make`: makes it if `parent` exists.  Errors: EPERM if it belongs to another user
   /// or other users may use it, ENOTDIR or ELOOP if it is not a directory, others as open(2) and mkdir(2).
   static Result<Directory> open(const std::string& parent, bool make) noexcept;
+  /// Returns the path that open() opens.  May throw bad_alloc.
+  static std::string path_in(const std::string& parent);
   int fd() const noexcept { return fd_.get(); }
   const std::string& path() const noexcept { return path_; }
 

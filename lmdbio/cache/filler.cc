@@ -105,11 +105,10 @@ bool Filler::push(Piece piece) noexcept {
   return true;
 }
 
-void Filler::flush(std::int64_t ns) noexcept {
-  const std::int64_t end = now_ns() + ns;
+void Filler::flush_until(std::int64_t end_ns) noexcept {
   for (;;) {
     const std::uint32_t seen = done_.now();
-    const std::int64_t left = end - now_ns();
+    const std::int64_t left = end_ns - now_ns();
     if (waiting_ == 0 || left <= 0) return;
     done_.wait(seen, left);
   }

@@ -48,8 +48,8 @@ class Filler {
   void give_back(std::size_t bytes) noexcept {
     if (waiting_.fetch_sub(bytes) == bytes) done_.notify();
   }
-  /// Waits until everything is written, `ns` nanoseconds at most.
-  void flush(std::int64_t ns) noexcept;
+  /// Waits until everything is written, or until this time (CLOCK_MONOTONIC).
+  void flush_until(std::int64_t end_ns) noexcept;
 
  private:
   struct Piece {

@@ -171,7 +171,8 @@ void Image::flush_all() noexcept {
       if (std::shared_ptr<Image> there = i.lock(); there != nullptr) images.push_back(std::move(there));
   } catch (...) {
   }
-  for (const std::shared_ptr<Image>& i : images) i->flush();
+  const std::int64_t end_ns = now_ns() + kFlushNs;
+  for (const std::shared_ptr<Image>& i : images) i->flush_until(end_ns);
 }
 
 Image::~Image() {
@@ -416,10 +417,12 @@ void Image::offer_cached(std::uint64_t offset, std::uint64_t bytes) noexcept {
   });
 }
 
-void Image::flush() noexcept {
+void Image::flush() noexcept { flush_until(now_ns() + kFlushNs); }
+
+void Image::flush_until(std::int64_t end_ns) noexcept {
   InProcess* const p = in_process_.load();
   if (p == nullptr || p->generation != PrivateTable::generation()) return;
-  if (Filler* const f = p->filler_now(); f != nullptr) f->flush(kFlushNs);
+  if (Filler* const f = p->filler_now(); f != nullptr) f->flush_until(end_ns);
 }
 
 }  // namespace lmdbio::cache

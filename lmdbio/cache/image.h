@@ -60,7 +60,7 @@ class Image : public std::enable_shared_from_this<Image> {
   /// Returns the name of the image of a database in the state of `file` and `snapshot`, and sets the other
   /// members.  Returns nullopt if the snapshot is not the newest one or cannot be read.  May throw bad_alloc.
   static std::optional<std::string> name_of(DatabaseState& state);
-  /// As flush(), for all images of this process.
+  /// As flush(), for all images of this process together.
   static void flush_all() noexcept;
 
   ~Image();
@@ -122,6 +122,7 @@ class Image : public std::enable_shared_from_this<Image> {
   Status open_here() noexcept;
   const Recipe* wanted_recipe() const noexcept;
   InProcess* here() noexcept;
+  void flush_until(std::int64_t end_ns) noexcept;
   /// Returns the distance of stored chunks in the data file, in bytes.
   std::uint64_t pitch() const noexcept;
   /// Returns the number that the header of a compressed chunk has to have.

@@ -201,7 +201,7 @@ unsigned Image::InProcess::most_decoders() noexcept {
   static const unsigned most = [] {
     cpu_set_t cpus;
     const int n = ::sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 2;
-    return std::clamp(static_cast<unsigned>(n) - 1, 1u, kMostDecoders);
+    return std::clamp(static_cast<unsigned>(n), 1u, kMostDecoders);
   }();
   return most;
 }

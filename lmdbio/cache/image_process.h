@@ -51,8 +51,7 @@ struct Image::InProcess {
   /// Returns the file into which plain bytes are written.
   int plain_file() const noexcept { return image->recipe_.codec == Codec::raw ? data.get() : part.get(); }
 
-  /// Returns how many threads may decompress at once: one less than the processors, so that the program has
-  /// one, and at most 4.
+  /// Returns how many threads may decompress at once: the number of processors, at most 4.
   static unsigned most_decoders() noexcept;
   /// Returns a decoder, or nullptr if memory is short.  Waits while most_decoders() are in use.
   std::unique_ptr<Decoder> take_decoder() noexcept;

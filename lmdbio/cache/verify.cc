@@ -26,7 +26,8 @@ UniqueFd open_in(const Directory& directory, const std::string& file) noexcept {
 
 bool is_good(const OpenFile& data, std::uint64_t start, const TableEntry& entry, Piece& piece) noexcept {
   XXH3_state_t state;
-  if (entry.bytes > stored_bound(kChunkBytes) || ::XXH3_64bits_reset(&state) != XXH_OK) return false;
+  if (entry.bytes == 0 || entry.bytes > stored_bound(kChunkBytes) || ::XXH3_64bits_reset(&state) != XXH_OK)
+    return false;
   for (std::uint64_t at = 0; at < entry.bytes; at += Piece::kBytes) {
     const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(Piece::kBytes, entry.bytes - at));
     if (!piece.read(data, start + at, n).ok()) return false;
@@ -93,7 +94,7 @@ void verify_image(const Directory& directory, const ImageFacts& image, const Wat
   const UniqueFd map = open_map(directory, image.name, file_number(table.get()), entries.size());
   Piece piece;
   for (std::uint64_t c = 0; c < entries.size() && !all.stopped; ++c) {
-    if (entries[c].bytes == 0) continue;
+    if (entries[c].bytes == 0 && entries[c].checksum == 0) continue;
     const bool good = is_good(*data.value(), c * pitch_of(recipe_of(header)), entries[c], piece);
     ++all.chunks;
     all.bytes += entries[c].bytes;

@@ -71,7 +71,7 @@ const std::string& cache_dir(const Options& options) {
 [[noreturn]] void refuse(const std::string& parent, int error) {
   struct stat st {};
   if (::stat(parent.c_str(), &st) != 0) throw Failure(parent + ": " + errno_text(errno));
-  const std::string path = parent + "/lmdbio-" + std::to_string(::geteuid());
+  const std::string path = cache::Directory::path_in(parent);
   if (error == EPERM)
     throw Failure(path + ": belongs to another user, or other users may use it (it must have mode 0700)");
   if (error == ENOTDIR || error == ELOOP) throw Failure(path + ": a link, or not a directory");
@@ -199,7 +199,7 @@ int warm(const Options& options) {
   const cache::DatabaseState& state = image->database();
   if (options.json) {
     std::printf("%s\n", dump(Json{{"path", path},
-                                  {"cache", parent},
+                                  {"directory", cache::Directory::path_in(parent)},
                                   {"image", image->name()},
                                   {"transaction", state.snapshot},
                                   {"database_bytes", state.used_bytes},

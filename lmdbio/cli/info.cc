@@ -14,6 +14,7 @@
 #include "lmdbio/check/check.h"
 #include "lmdbio/cli/command.h"
 #include "lmdbio/cli/database.h"
+#include "lmdbio/cli/pack.h"
 #include "lmdbio/cli/progress.h"
 #include "lmdbio/cli/survey.h"
 #include "lmdbio/cli/text.h"
@@ -27,7 +28,8 @@ namespace {
 
 struct Options {
   std::string path;
-  bool json = false, fast = false;
+  bool json = false, fast = false, pack = false;
+  PackRates rates;
 };
 
 struct Verdict {
@@ -126,6 +128,7 @@ struct Facts {
   bool walked = false;
   check::Totals totals;
   std::uint64_t newest = 0;  ///< newest transaction after the walk
+  std::optional<PackReport> pack;
 
   bool damaged() const { return totals.errors != 0 && newest <= snapshot.txnid + 1; }
   bool moving() const { return totals.errors != 0 && !damaged(); }
@@ -185,10 +188,12 @@ void show_text(const Database& database, const Facts& f, const Survey& survey) {
   for (const Verdict& v : verdicts(database, f.map_bytes)) line("LMDBIO", v.text);
   if (f.damaged()) line("DAMAGED", counted(f.totals.errors, "error") + "; run lmdbio check");
   if (f.moving()) line("CHANGING", "a writer committed meanwhile; the numbers may be inconsistent");
-  if (!f.walked) return;
-  show_rows(survey.rows, page_size);
-  show_histogram("key sizes", survey.keys);
-  show_histogram("value sizes", survey.values);
+  if (f.walked) {
+    show_rows(survey.rows, page_size);
+    show_histogram("key sizes", survey.keys);
+    show_histogram("value sizes", survey.values);
+  }
+  if (f.pack) f.pack->show();
 }
 
 Json histogram_json(const Histogram& h) {
@@ -250,6 +255,7 @@ void show_json(const Database& database, const Facts& f, const Survey& survey) {
     j["key_sizes"] = histogram_json(survey.keys);
     j["value_sizes"] = histogram_json(survey.values);
   }
+  if (f.pack) j["pack"] = f.pack->json();
   std::printf("%s\n", dump(j).c_str());
 }
 
@@ -308,6 +314,7 @@ int info(const Options& options) {
     f.walked = true;
     f.newest = database.newest();
   }
+  if (options.pack) f.pack.emplace(database, options.rates);
   options.json ? show_json(database, f, survey) : show_text(database, f, survey);
   return f.totals.stopped ? interrupted_status() : int{kClean};
 }
@@ -321,6 +328,15 @@ void add_info(CLI::App& app, int& status) {
   sub->add_option("PATH", options->path, "directory that contains data.mdb, or the data file")->required();
   sub->add_flag("--json", options->json, "print one JSON object");
   sub->add_flag("--fast", options->fast, "read only the meta pages, not the database");
+  CLI::Option* const pack =
+      sub->add_flag("--pack", options->pack,
+                    "compress samples: ratio and speed of each codec, and which one a cache would use");
+  sub->add_option("--cache-rate", options->rates.cache, "with --pack: read rate of the local disk, in MB/s")
+      ->check(CLI::PositiveNumber)
+      ->needs(pack);
+  sub->add_option("--file-rate", options->rates.file, "with --pack: read rate of the original file, in MB/s")
+      ->check(CLI::PositiveNumber)
+      ->needs(pack);
   sub->callback([options, &status] { status = info(*options); });
 }
 

@@ -48,7 +48,7 @@ _lmdbio() {
     -*)
       local words=--help
       case $command in
-        info) words="--json --fast --help" ;;
+        info) words="--json --fast --pack --cache-rate --file-rate --help" ;;
         check) words="--json --meta --any-order --limit --quiet --help" ;;
         index) words="--db --all --dry-run --json --help" ;;
         config) words="--json --help" ;;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,6 +28,16 @@ bool is_same(const Result<FileIdentity>& now, const FileIdentity& then) noexcept
          now.value().mtime_ns == then.mtime_ns;
 }
 
+/// Returns how many files may be open for reads.  An open takes longer than the read of a small record, so
+/// there should be room for all files of most sets.
+std::size_t most_read(bool direct) noexcept {
+  constexpr rlim_t kMost = 1024;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = 0;
+  const auto most = static_cast<std::size_t>(std::min(limit.rlim_cur / 4, kMost));
+  return std::max(most, FileSet::kMostRead) / (direct ? 2 : 1);
+}
+
 class Reads final : public RangeReader {
  public:
   Reads(std::shared_ptr<FileSet> files, bool direct, bool fills) noexcept
@@ -46,10 +57,11 @@ class Reads final : public RangeReader {
 FileSet::FileSet(std::vector<Part> parts, bool direct)
     : parts_(std::move(parts)),
       direct_(direct),
-      most_read_(direct ? kMostRead / 2 : kMostRead),
+      most_read_(most_read(direct)),
+      recent_ns_(std::max(kRecentNs, kRecentPerFileNs * static_cast<std::int64_t>(parts_.size()))),
       states_(new State[parts_.size()]),
-      probed_(parts_.size(), kMostProbed),
-      read_(parts_.size(), most_read_) {
+      probed_(parts_.size(), kMostProbed, kMostProbed),
+      read_(parts_.size(), most_read_, kMostRead / (direct ? 2 : 1)) {
   for (const Part& p : parts_) {
     firsts_.push_back(bytes_);
     bytes_ = align_up(bytes_ + p.bytes, kSpacing) + kSpacing;  // the gap keeps reads of two files apart
@@ -99,11 +111,9 @@ std::uint64_t FileSet::length(std::size_t i) noexcept {
   return is_same(now, parts_[i].id) ? now.size : 0;
 }
 
-std::uint64_t FileSet::recent_length(std::size_t i) noexcept {
-  constexpr std::int64_t kRecent = 1'000'000;
+std::uint64_t FileSet::recent_length(std::size_t i, std::int64_t now) noexcept {
   State& s = states_[i];
-  const std::int64_t now = now_ns();
-  if (now - s.length_ns.load(std::memory_order_acquire) < kRecent)
+  if (now - s.length_ns.load(std::memory_order_acquire) < recent_ns_)
     return s.length.load(std::memory_order_relaxed);
   const std::uint64_t bytes = length(i);
   s.length.store(bytes, std::memory_order_relaxed);
@@ -111,18 +121,18 @@ std::uint64_t FileSet::recent_length(std::size_t i) noexcept {
   return bytes;
 }
 
-bool FileSet::is_resident(std::uint64_t offset, std::uint64_t bytes) const noexcept {
-  const std::size_t i = at(offset);
+std::optional<double> FileSet::mapped_share(std::size_t i, std::uint64_t offset,
+                                            std::uint64_t bytes) const noexcept {
   const Residency* const by = states_[i].residency.load(std::memory_order_acquire);
   const std::byte* const there = mapped(i);
-  return by != nullptr && there != nullptr && offset - firsts_[i] + bytes <= parts_[i].bytes &&
-         by->is_read(offset - firsts_[i], bytes, there);
+  if (by == nullptr || there == nullptr || offset - firsts_[i] + bytes > parts_[i].bytes) return {};
+  return by->share_read(offset - firsts_[i], bytes, there);
 }
 
 std::optional<double> FileSet::resident(std::uint64_t offset, std::uint64_t bytes) noexcept {
-  if (is_resident(offset, bytes)) return 1;  // the usual case
   const std::size_t i = at(offset);
-  std::optional<double> share;
+  std::optional<double> share = mapped_share(i, offset, bytes);
+  if (share) return share;
   (void)probe(i, [&](Probed& p) noexcept { share = p.residency.share(offset - firsts_[i], bytes); });
   return share;
 }
@@ -177,6 +187,7 @@ Result<std::unique_ptr<FileSet::Read>> FileSet::open_read_here(std::size_t i) co
   if (const File* const direct = direct_ ? made->file->direct() : nullptr; direct != nullptr)
     made->direct = direct->fd();
   if (made->buffered < 0) return Status::from_errno(EIO);
+  made->is_crowded = PrivateTable::crowded(made->buffered);
   if (direct_ || parts_[i].bytes < 2 * PageFiller::kPiece) return made;
   if (Result<std::unique_ptr<PageFiller>> filler = PageFiller::make(buffered, PageFiller::Bytes::copied);
       filler)

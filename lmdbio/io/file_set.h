@@ -5,6 +5,7 @@
 // longest time.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -28,12 +29,16 @@
 
 namespace lmdbio {
 
-/// Keeps at most `most` of many values open at a time.  A value in use is never closed: if all are in use for
-/// a second, one more is opened.  Any thread.
+/// Keeps at most `most` of many values open at a time.  Keeps at most `least`, or those that are open, once a
+/// new value is crowded().  A value in use is never closed: if all are in use for a second, one more is
+/// opened.  Any thread.
 template <class T>
 class FewOpen {
  public:
-  FewOpen(std::size_t count, std::size_t most) : entries_(count), most_(most) { open_.reserve(count); }
+  FewOpen(std::size_t count, std::size_t most, std::size_t least)
+      : entries_(count), most_(most), least_(least) {
+    open_.reserve(count);
+  }
   FewOpen(const FewOpen&) = delete;
   FewOpen& operator=(const FewOpen&) = delete;
 
@@ -68,6 +73,7 @@ class FewOpen {
         return made.error();
       }
       e.value = std::move(made).value();
+      if (open_.size() > least_ && e.value->crowded()) most_ = std::max(least_, open_.size() - 1);
     }
     e.used = ++clock_;
     lock.unlock();
@@ -126,7 +132,8 @@ class FewOpen {
   std::vector<Entry> entries_;
   std::vector<std::size_t> open_;  ///< values that are open or being opened
   std::uint64_t clock_ = 0;
-  const std::size_t most_;
+  std::size_t most_;
+  const std::size_t least_;
   const unsigned born_ = PrivateTable::generation();
 };
 
@@ -145,7 +152,8 @@ class FileSet {
   };
   static constexpr std::uint64_t kSpacing = std::uint64_t{2} << 20;
   /// Descriptors that are open at a time: kMostProbed in the program's table, and kMostRead in the private
-  /// table.
+  /// table.  While less than half of the numbers that RLIMIT_NOFILE allows are in use, a quarter of them may
+  /// be open in the private table.
   static constexpr std::size_t kMostProbed = 8, kMostRead = 48;
 
   /// `direct`: files are opened for direct reads, which takes two descriptors per file.  May throw bad_alloc.
@@ -163,18 +171,29 @@ class FileSet {
   /// Returns the number of the file that has this offset.  An offset between two files belongs to the first
   /// one.
   std::size_t at(std::uint64_t offset) const noexcept;
+  /// As at(), for an offset that belongs to file `i` or to a later one.  Fast if it is one of the next files.
+  std::size_t at(std::uint64_t offset, std::size_t i) const noexcept {
+    constexpr std::size_t kNear = 8;
+    for (std::size_t k = i; k < i + kNear; ++k)
+      if (k + 1 == size() || offset < firsts_[k + 1]) return k;
+    return at(offset);
+  }
 
   // Probes and mappings.
 
   /// Returns the length of file `i` now, in bytes.  Returns 0 if the file is not there any more.
   std::uint64_t length(std::size_t i) noexcept;
-  /// As length(), but as it was at some time during the last millisecond.
-  std::uint64_t recent_length(std::size_t i) noexcept;
+  /// As length(), but as it was at some time before `now`: at most kRecentNs, or kRecentPerFileNs for each
+  /// file of this set, which bounds the time that is spent on lengths.  `now`: the current time, as now_ns().
+  std::uint64_t recent_length(std::size_t i, std::int64_t now) noexcept;
+  static constexpr std::int64_t kRecentNs = 1'000'000, kRecentPerFileNs = 100'000;
   /// Returns the resident share of a range of one file, as Residency::share().
   std::optional<double> resident(std::uint64_t offset, std::uint64_t bytes) noexcept;
-  /// Returns true if a range of one file is in the page cache.  Needs no descriptor, and returns false if the
+  /// Returns true if a range of file `i` is in the page cache.  Needs no descriptor, and returns false if the
   /// file was not mapped and probed before, or if this user cannot find out in this way.
-  bool is_resident(std::uint64_t offset, std::uint64_t bytes) const noexcept;
+  bool is_resident(std::size_t i, std::uint64_t offset, std::uint64_t bytes) const noexcept {
+    return mapped_share(i, offset, bytes) == 1.0;
+  }
   /// Maps file `i` at `to`, an address inside a reserved range.  Returns false if it cannot be mapped.
   bool map(std::size_t i, std::byte* to) noexcept;
   /// Returns the address at which file `i` is mapped, or nullptr.
@@ -215,6 +234,7 @@ class FileSet {
       if (!size_if_inode(fd.get(), id)) (void)fd.release();  // the number belongs to the program now
     }
     bool usable() const noexcept { return size_if_inode(fd.get(), id).has_value(); }
+    static bool crowded() noexcept { return false; }
     UniqueFd fd;
     const FileIdentity id;
     const Residency residency;
@@ -225,7 +245,10 @@ class FileSet {
     int buffered = -1, direct = -1;
     std::unique_ptr<PageFiller> filler;  ///< null: large reads are plain reads
     static bool usable() noexcept { return true; }
+    bool crowded() const noexcept { return is_crowded; }
+    bool is_crowded = false;  ///< as PrivateTable::crowded()
   };
+  std::optional<double> mapped_share(std::size_t i, std::uint64_t offset, std::uint64_t bytes) const noexcept;
   template <class Body>
   Status probe(std::size_t i, Body&& body) noexcept;
   Result<std::unique_ptr<Probed>> open_probed(std::size_t i) noexcept;
@@ -237,6 +260,7 @@ class FileSet {
   std::uint64_t bytes_ = 0;
   const bool direct_;
   const std::size_t most_read_;  ///< files in read_
+  const std::int64_t recent_ns_;
   struct State {
     ~State() { delete residency.load(); }
     std::atomic<int> error{0};

@@ -127,10 +127,11 @@ Result<std::unique_ptr<IoEngine>> populate_engine(const File& file, unsigned dep
   return threads_engine(file, depth, 0, std::move(filler).value(), results);
 }
 
-void fault_pages_in(std::byte* at, std::size_t bytes) noexcept {
+bool fault_pages_in(std::byte* at, std::size_t bytes) noexcept {
   const int saved = errno;
-  (void)::madvise(at, bytes, MADV_POPULATE_READ);
+  const bool done = ::madvise(at, bytes, MADV_POPULATE_READ) == 0;
   errno = saved;
+  return done;
 }
 
 }  // namespace lmdbio

@@ -64,8 +64,8 @@ class PageFiller final : public RangeReader {
 Result<std::unique_ptr<IoEngine>> populate_engine(const File& file, unsigned depth, PageFiller::Bytes bytes,
                                                   EventCount* results = nullptr) noexcept;
 
-/// Creates the page table entries for resident pages of a mapping, in one system call.  If that does not
-/// work, page faults create them later.
-void fault_pages_in(std::byte* at, std::size_t bytes) noexcept;
+/// Reads the pages of a mapping that are not resident, and creates the page table entries of all, in one
+/// system call.  Returns false if that did not work.  Later accesses then cause page faults.
+bool fault_pages_in(std::byte* at, std::size_t bytes) noexcept;
 
 }  // namespace lmdbio

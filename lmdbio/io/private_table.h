@@ -54,7 +54,7 @@ class PrivateTable {
   static unsigned generation() noexcept;
 
   /// True if the number of `fd` is in the upper half of what RLIMIT_NOFILE allows.  The caller then closes
-  /// `fd` and continues without it.
+  /// descriptors that it can do without.
   static bool crowded(int fd) noexcept;
   /// Returns a close-on-exec duplicate of the program's descriptor `fd`.  Call this in a thread of the table.
   /// Returns -1 with errno set if the program has no such descriptor, or if the system does not allow it

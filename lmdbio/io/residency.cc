@@ -58,6 +58,19 @@ std::optional<double> by_cachestat(int fd, Pages p, std::uint64_t page) noexcept
   return p.share(stat.cache);
 }
 
+// `mapped`: the address of the first page.
+std::optional<double> count_present(Pages p, std::uint64_t page, const std::byte* mapped) noexcept {
+  unsigned char present[4096];
+  std::uint64_t there = 0;
+  for (std::uint64_t i = 0; i < p.last - p.first; i += sizeof present) {
+    const std::uint64_t n = std::min<std::uint64_t>(sizeof present, p.last - p.first - i);
+    if (::mincore(const_cast<std::byte*>(mapped) + i * page, n * page, present) != 0) return {};
+    there += static_cast<std::uint64_t>(
+        std::count_if(present, present + n, [](unsigned char c) { return (c & 1) != 0; }));
+  }
+  return p.share(there);
+}
+
 // `mapped`: the address of the first page, or null.
 std::optional<double> by_mincore(int fd, const struct stat& st, Pages p, std::uint64_t page,
                                  const std::byte* mapped) noexcept {
@@ -70,15 +83,7 @@ std::optional<double> by_mincore(int fd, const struct stat& st, Pages p, std::ui
     map = Mapping(at, bytes);
     mapped = map.data();
   }
-  unsigned char present[4096];
-  std::uint64_t there = 0;
-  for (std::uint64_t i = 0; i < p.last - p.first; i += sizeof present) {
-    const std::uint64_t n = std::min<std::uint64_t>(sizeof present, p.last - p.first - i);
-    if (::mincore(const_cast<std::byte*>(mapped) + i * page, n * page, present) != 0) return {};
-    there += static_cast<std::uint64_t>(
-        std::count_if(present, present + n, [](unsigned char c) { return (c & 1) != 0; }));
-  }
-  return p.share(there);
+  return count_present(p, page, mapped);
 }
 
 // Returns 1 if the byte is resident, 0 if it is not, and below 0 if the call does not work here.
@@ -159,19 +164,15 @@ std::optional<double> Residency::share(std::uint64_t offset, std::uint64_t bytes
   return result;
 }
 
-bool Residency::is_read(std::uint64_t offset, std::uint64_t bytes, const std::byte* mapped) const noexcept {
-  if (!mincore_is_true_ || ::geteuid() != uid_) return false;
+std::optional<double> Residency::share_read(std::uint64_t offset, std::uint64_t bytes,
+                                            const std::byte* mapped) const noexcept {
+  if (!mincore_is_true_ || ::geteuid() != uid_) return {};
   const int saved = errno;
-  const std::uint64_t page = page_bytes(), end = (offset + bytes + page - 1) / page;
-  unsigned char present[256];
-  bool all = true;
-  for (std::uint64_t at = offset / page; all && at < end; at += sizeof present) {
-    const std::uint64_t n = std::min<std::uint64_t>(sizeof present, end - at);
-    all = ::mincore(const_cast<std::byte*>(mapped) + at * page, n * page, present) == 0 &&
-          std::all_of(present, present + n, [](unsigned char c) { return (c & 1) != 0; });
-  }
+  const std::uint64_t page = page_bytes();
+  const std::optional<double> share =
+      count_present({offset / page, (offset + bytes + page - 1) / page}, page, mapped + offset / page * page);
   errno = saved;
-  return all;
+  return share;
 }
 
 std::optional<double> Residency::ask(int fd, std::uint64_t size, std::uint64_t offset, std::uint64_t bytes,

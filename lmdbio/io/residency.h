@@ -35,11 +35,16 @@ class Residency {
   /// mapping of the range.  Allocates nothing.
   std::optional<double> share(std::uint64_t offset, std::uint64_t bytes,
                               const std::byte* mapped = nullptr) const noexcept;
-  /// Returns true if all of these bytes are in the page cache and have been read.  A page does not count
-  /// while its read is in progress, or if its read has failed; share() counts such a page as resident.  Needs
-  /// mincore(2), and returns false if mincore(2) does not tell this user the truth.  `mapped`: as in share(),
-  /// but not null.
-  bool is_read(std::uint64_t offset, std::uint64_t bytes, const std::byte* mapped) const noexcept;
+  /// Returns the share of these bytes that are in the page cache and have been read, in whole pages.  A page
+  /// does not count while its read is in progress, or if its read has failed; share() counts such a page as
+  /// resident.  Needs mincore(2), but no descriptor.  Returns nullopt if mincore(2) does not tell this user
+  /// the truth.  `mapped`: as in share(), but not null.
+  std::optional<double> share_read(std::uint64_t offset, std::uint64_t bytes,
+                                   const std::byte* mapped) const noexcept;
+  /// Returns true if share_read() is 1.
+  bool is_read(std::uint64_t offset, std::uint64_t bytes, const std::byte* mapped) const noexcept {
+    return share_read(offset, bytes, mapped) == 1.0;
+  }
   /// Returns the name of the system call in use: "cachestat", "mincore", "preadv2" (samples); "" if none
   /// works.
   const char* how() const noexcept;

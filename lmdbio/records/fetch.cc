@@ -1,8 +1,11 @@
 #include "lmdbio/records/fetch.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+
+#include "lmdbio/base/futex.h"
 
 namespace lmdbio::records {
 
@@ -10,6 +13,8 @@ namespace {
 
 /// Number of extents that are probed to estimate residency, and bytes that are probed of each extent.
 constexpr std::size_t kSamples = 4;
+/// After so many fetches in a row that were in the page cache, one extent of each fetch is probed.
+constexpr unsigned kSure = 16;
 constexpr std::uint64_t kSampleBytes = std::uint64_t{64} << 10;
 
 }  // namespace
@@ -31,9 +36,9 @@ void Fetch::add_missing() {
 }
 
 // Adds pages to the pages to read.  Ignores pages outside the snapshot; give() reports them as damaged.
-void Fetch::want(const Shared& shared, std::uint64_t page, std::uint64_t bytes) {
+void Fetch::want(const Shared& shared, std::uint64_t page, std::uint64_t bytes, std::size_t file) {
   const std::uint64_t pages = (bytes + shared.source.page_size - 1) >> shared.page_shift;
-  if (shared.inside(page, pages)) wanted_.push_back({shared.offset(page), bytes});
+  if (shared.inside(page, pages, file)) wanted_.push_back({shared.offset(page), bytes});
 }
 
 void Fetch::plan(Shared& shared, std::uint64_t most) {
@@ -47,11 +52,11 @@ void Fetch::plan(Shared& shared, std::uint64_t most) {
       if (p.leaf != last_kept) leaves.push_back(p.leaf);
       last_kept = p.leaf;
     } else {
-      if (p.leaf != last_read) want(shared, p.leaf, page);
+      if (p.leaf != last_read) want(shared, p.leaf, page, p.file);
       last_read = p.leaf;
     }
-    if (p.overflow != 0) want(shared, p.overflow, format::kPageHeader + std::uint64_t{p.value_bytes});
-    if (p.dup_leaf != 0 && p.dup_leaf != last_dup) want(shared, p.dup_leaf, page);
+    if (p.overflow != 0) want(shared, p.overflow, format::kPageHeader + std::uint64_t{p.value_bytes}, p.file);
+    if (p.dup_leaf != 0 && p.dup_leaf != last_dup) want(shared, p.dup_leaf, page, p.file);
     if (p.dup_leaf != 0) last_dup = p.dup_leaf;
   }
   std::sort(leaves.begin(), leaves.end());
@@ -66,7 +71,7 @@ void Fetch::plan(Shared& shared, std::uint64_t most) {
   shared.counters.leaf_misses += leaves.size() - held_.size();
   for (std::size_t i = 0; i < leaves.size(); ++i) {
     if (here[i]) continue;
-    want(shared, leaves[i], page);
+    want(shared, leaves[i], page, shared.file_of(leaves[i]));
     new_leaves_.push_back(leaves[i]);
   }
   cached_ = wanted_.empty() || (shared.read.uses_resident && in_page_cache(shared));
@@ -89,15 +94,20 @@ bool Fetch::plan_less() noexcept {
 }
 
 // Estimates from a few samples whether the pages are in the page cache.
-bool Fetch::in_page_cache(const Shared& shared) const noexcept {
+bool Fetch::in_page_cache(Shared& shared) const noexcept {
+  std::atomic<unsigned>& before = shared.cached_in_a_row;
+  const unsigned row = before.load(std::memory_order_relaxed);
+  const std::size_t n = std::min(wanted_.size(), row < kSure ? kSamples : 1);
+  const std::size_t first = row < kSure ? 0 : row % wanted_.size();
   double least = 1;
-  const std::size_t n = std::min(wanted_.size(), kSamples);
   for (std::size_t i = 0; i < n && least >= kMostlyResident; ++i) {
-    const Extent& e = wanted_[(wanted_.size() - 1) * i / std::max<std::size_t>(n - 1, 1)];
+    const Extent& e = wanted_[first + (wanted_.size() - 1) * i / std::max<std::size_t>(n - 1, 1)];
     const auto share = shared.resident({e.offset, std::min(e.bytes, kSampleBytes)});
     least = std::min(least, share.value_or(0));
   }
-  return least >= kMostlyResident;
+  const bool cached = least >= kMostlyResident;
+  before.store(cached ? row + 1 : 0, std::memory_order_relaxed);
+  return cached;
 }
 
 Status Fetch::start(Shared& shared, Queues& queues, MemoryRequest& memory) noexcept {
@@ -152,31 +162,49 @@ Status Fetch::start(Shared& shared, Queues& queues, MemoryRequest& memory) noexc
   return {};
 }
 
-// Calls `check` with the last extent in each file, until it returns false.  Returns its last result.
+// Calls `check` with the number of each file and with the stretches in it, until it returns false.  Returns
+// its last result.
 template <class Check>
 bool Fetch::each_file(const Shared& shared, Check&& check) const noexcept {
-  if (shared.source.joined == nullptr) return check(stretches_.back().extent);
+  const std::span<const Stretch> all(stretches_);
+  if (shared.source.joined == nullptr) return check(std::size_t{0}, all);
   const FileSet& files = shared.source.joined->files;
-  for (std::size_t i = 0; i < stretches_.size(); ++i) {
-    const std::size_t next = files.at(stretches_[i].extent.offset) + 1;
-    const std::uint64_t end = next < files.size() ? files.first(next) : files.bytes();
-    while (i + 1 < stretches_.size() && stretches_[i + 1].extent.offset < end) ++i;
-    if (!check(stretches_[i].extent)) return false;
+  for (std::size_t i = 0, file = 0; i < all.size();) {
+    file = files.at(all[i].extent.offset, file);
+    const std::size_t first = i++;
+    const std::uint64_t end = file + 1 < files.size() ? files.first(file + 1) : files.bytes();
+    while (i < all.size() && all[i].extent.offset < end) ++i;
+    if (!check(file, all.subspan(first, i - first))) return false;
   }
   return true;
 }
 
-bool Fetch::still_lent(Shared& shared) const noexcept {
-  return each_file(shared, [&](const Extent& e) {
-    return shared.reaches(e) && shared.unchanged(shared.file_at(e.offset));
+bool Fetch::reaches_all(Shared& shared) const noexcept {
+  const std::int64_t now = now_ns();
+  return each_file(shared, [&](std::size_t file, std::span<const Stretch> in_file) {
+    return shared.reaches(file, in_file.back().extent, now);
   });
 }
+
+// Returns true if no file has changed, for data that was copied from the mapping or is lent.
+bool Fetch::unchanged(Shared& shared) const noexcept {
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // after the reads of the data
+  return each_file(shared, [&](std::size_t file, auto) { return shared.mapping_unchanged(file); });
+}
+
+void Fetch::fault_in(Shared& shared) const noexcept {
+  (void)each_file(shared, [&](std::size_t file, std::span<const Stretch> in_file) {
+    for (const Stretch& s : in_file) shared.fault_in(file, s.extent);
+    return true;
+  });
+}
+
+bool Fetch::still_lent(Shared& shared) const noexcept { return reaches_all(shared) && unchanged(shared); }
 
 std::optional<std::size_t> Fetch::failed_database(Shared& shared, Status st) const noexcept {
   if (shared.source.joined == nullptr) return {};
   std::optional<std::size_t> failed;
-  (void)each_file(shared, [&](const Extent& e) {
-    const std::size_t file = shared.file_at(e.offset);
+  (void)each_file(shared, [&](std::size_t file, auto) {
     if (st.raw() == ESTALE ? !shared.unchanged(file) : shared.source.joined->files.error(file) == st.raw())
       failed = file;
     return !failed;
@@ -199,7 +227,7 @@ bool Fetch::take_mapped(Shared& shared) noexcept {
   }
   if (!still_lent(shared)) return false;
   lent_ = shared.mapped();
-  for (const Stretch& s : stretches_) shared.fault_in(s.extent);
+  fault_in(shared);
   shared.counters.bytes_copied += bytes;
   return true;
 }
@@ -207,11 +235,11 @@ bool Fetch::take_mapped(Shared& shared) noexcept {
 // Copies the data from the mapping.  For small extents that are spread over the file, this takes half the
 // time of reads.  Returns false if the file has become shorter.
 bool Fetch::copy(Shared& shared) noexcept {
-  if (!each_file(shared, [&](const Extent& e) { return shared.reaches(e); })) return false;
+  if (!reaches_all(shared)) return false;
+  fault_in(shared);
   const std::byte* const file = shared.mapped();
   std::uint64_t bytes = 0;
   for (const Stretch& s : stretches_) {
-    shared.fault_in(s.extent);
     std::memcpy(buffer_.data() + s.at, file + s.extent.offset, static_cast<std::size_t>(s.extent.bytes));
     bytes += s.extent.bytes;
   }
@@ -221,7 +249,9 @@ bool Fetch::copy(Shared& shared) noexcept {
 
 Status Fetch::finish(Shared& shared) noexcept {
   if (shared.source.joined != nullptr && !lends() &&  // still_lent() checks lent data
-      !each_file(shared, [&](const Extent& e) { return shared.unchanged(shared.file_at(e.offset)); }))
+      !(queue_ == nullptr ? unchanged(shared) : each_file(shared, [&](std::size_t file, auto) {
+        return shared.unchanged(file);
+      })))
     return Status::from_errno(ESTALE);
   for (const std::uint64_t page : new_leaves_)
     if (const std::byte* const bytes = find(shared.offset(page), shared.source.page_size); bytes != nullptr)
@@ -251,17 +281,18 @@ const std::byte* Fetch::find(std::uint64_t offset, std::uint64_t bytes) noexcept
   return (lent_ != nullptr ? lent_ : buffer_.data()) + s.at + (offset - s.extent.offset);
 }
 
-const std::byte* Fetch::leaf_bytes(const Shared& shared, std::uint64_t page) noexcept {
+const std::byte* Fetch::leaf_bytes(const Shared& shared, std::uint64_t page, std::size_t file) noexcept {
   const auto held = std::lower_bound(held_.begin(), held_.end(), page,
                                      [](const Held& h, std::uint64_t p) { return h.page < p; });
   if (held != held_.end() && held->page == page) return held->bytes.get();
-  return shared.inside(page, 1) ? find(shared.offset(page), shared.source.page_size) : nullptr;
+  return shared.inside(page, 1, file) ? find(shared.offset(page), shared.source.page_size) : nullptr;
 }
 
-bool Fetch::open_leaf(const Shared& shared, std::uint64_t page, format::PageView& view) noexcept {
-  const std::byte* const bytes = leaf_bytes(shared, page);
+bool Fetch::open_leaf(const Shared& shared, std::uint64_t page, std::size_t file,
+                      format::PageView& view) noexcept {
+  const std::byte* const bytes = leaf_bytes(shared, page, file);
   return bytes != nullptr &&
-         format::PageView::open(bytes, shared.source.page_size, format::Pgno{shared.page_in_file(page)},
+         format::PageView::open(bytes, shared.source.page_size, format::Pgno{shared.page_in_file(page, file)},
                                 view) &&
          view.is_leaf();
 }
@@ -278,14 +309,14 @@ Status Fetch::give(const Shared& shared, std::size_t i, lmdbio_record& out,
   const RecordLocation& p = locations_[i];
   if (p.leaf != open_page_ || open_page_ == 0) {
     open_page_ = 0;
-    if (!open_leaf(shared, p.leaf, leaf_)) return corrupted(p.leaf);
+    if (!open_leaf(shared, p.leaf, p.file, leaf_)) return corrupted(p.leaf);
     open_page_ = p.leaf;
   }
   format::PageView dup = format::PageView::none();
-  if (p.dup_leaf != 0 && !open_leaf(shared, p.dup_leaf, dup))
-    return corrupted(shared.inside(p.dup_leaf, 1) ? p.dup_leaf : p.leaf);
+  if (p.dup_leaf != 0 && !open_leaf(shared, p.dup_leaf, p.file, dup))
+    return corrupted(shared.inside(p.dup_leaf, 1, p.file) ? p.dup_leaf : p.leaf);
   RecordLocation in_file = p;
-  if (p.overflow != 0) in_file.overflow = shared.page_in_file(p.overflow);
+  if (p.overflow != 0) in_file.overflow = shared.page_in_file(p.overflow, p.file);
   Bytes key, value;
   if (const Status st = extract_record(in_file, leaf_, p.dup_leaf != 0 ? &dup : nullptr, key, value);
       !st.ok())
@@ -294,7 +325,7 @@ Status Fetch::give(const Shared& shared, std::size_t i, lmdbio_record& out,
     const std::uint64_t bytes = format::kPageHeader + std::uint64_t{p.value_bytes};
     const std::uint64_t pages = format::overflow_pages(p.value_bytes, shared.page_shift);
     const std::byte* const run =
-        shared.inside(p.overflow, pages) ? find(shared.offset(p.overflow), bytes) : nullptr;
+        shared.inside(p.overflow, pages, p.file) ? find(shared.offset(p.overflow), bytes) : nullptr;
     if (run == nullptr || load<std::uint64_t>(run) != in_file.overflow ||
         (load<std::uint16_t>(run + format::kAtFlags) & format::kOverflow) == 0 ||
         load<std::uint32_t>(run + format::kAtPages) < pages)

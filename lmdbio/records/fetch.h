@@ -96,18 +96,21 @@ class Fetch {
     LeafCache::Page bytes;
   };
 
-  void want(const Shared& shared, std::uint64_t page, std::uint64_t bytes);
-  bool in_page_cache(const Shared& shared) const noexcept;
+  void want(const Shared& shared, std::uint64_t page, std::uint64_t bytes, std::size_t file);
+  bool in_page_cache(Shared& shared) const noexcept;
   template <class Check>
   bool each_file(const Shared& shared, Check&& check) const noexcept;
+  bool reaches_all(Shared& shared) const noexcept;
+  bool unchanged(Shared& shared) const noexcept;
+  void fault_in(Shared& shared) const noexcept;
   bool copy(Shared& shared) noexcept;
   bool take_mapped(Shared& shared) noexcept;
   bool keeps_leaf(const Shared& shared, const RecordLocation& p) const noexcept {
     return p.overflow != 0 || p.dup_leaf != 0 || shared.keeps_all_leaves;
   }
   const std::byte* find(std::uint64_t offset, std::uint64_t bytes) noexcept;
-  const std::byte* leaf_bytes(const Shared& shared, std::uint64_t page) noexcept;
-  bool open_leaf(const Shared& shared, std::uint64_t page, format::PageView& view) noexcept;
+  const std::byte* leaf_bytes(const Shared& shared, std::uint64_t page, std::size_t file) noexcept;
+  bool open_leaf(const Shared& shared, std::uint64_t page, std::size_t file, format::PageView& view) noexcept;
 
   TakenMemory own_memory_;
   std::vector<std::uint64_t> ordinals_;

@@ -26,6 +26,7 @@ JoinedLocations::JoinedLocations(std::vector<Part> parts, Open open)
     states_.push_back(std::make_unique<State>());
     states_.back()->part = std::move(p);
   }
+  ready_.resize(states_.size());
 }
 
 std::size_t JoinedLocations::part_of(std::uint64_t ordinal) const noexcept {
@@ -74,6 +75,7 @@ Status JoinedLocations::make(std::size_t part, const std::atomic<bool>& cancelle
   if (!s.part.excluded.empty())
     if (const Status st = find_gaps(part, gaps, why); !st.ok()) return st;
   s.gaps = std::move(gaps);
+  ready_[part] = {s.part.locations.get(), s.part.first_page, s.gaps.empty() ? nullptr : &s};
   if (s.part.locations->unknown(0).end != 0) damaged_.store(true, std::memory_order_relaxed);
   s.ready.store(true, std::memory_order_release);
   missing_.fetch_sub(1, std::memory_order_release);
@@ -131,21 +133,25 @@ Status JoinedLocations::prepare(std::span<const std::uint64_t> ordinals, const s
 void JoinedLocations::locations(std::uint64_t first, std::span<RecordLocation> out) const noexcept {
   while (!out.empty()) {
     const std::size_t part = part_of(first);
-    const State& s = *states_[part];
+    const Ready& r = ready_[part];
     const std::uint64_t in_part = first - firsts_[part];
     std::uint64_t n = std::min<std::uint64_t>(out.size(), firsts_[part + 1] - first), raw = in_part;
-    const auto next = std::upper_bound(s.gaps.begin(), s.gaps.end(), in_part,
-                                       [](std::uint64_t r, const Gap& g) { return r < g.before; });
-    if (next != s.gaps.begin()) {
-      const Gap& g = *std::prev(next);
-      raw = g.first + g.count + (in_part - g.before);
+    if (r.with_gaps != nullptr) {
+      const std::vector<Gap>& gaps = r.with_gaps->gaps;
+      const auto next = std::upper_bound(gaps.begin(), gaps.end(), in_part,
+                                         [](std::uint64_t o, const Gap& g) { return o < g.before; });
+      if (next != gaps.begin()) {
+        const Gap& g = *std::prev(next);
+        raw = g.first + g.count + (in_part - g.before);
+      }
+      if (next != gaps.end()) n = std::min(n, next->before - in_part);
     }
-    if (next != s.gaps.end()) n = std::min(n, next->before - in_part);
-    s.part.locations->locations(raw, out.first(static_cast<std::size_t>(n)));
+    r.locations->locations(raw, out.first(static_cast<std::size_t>(n)));
     for (RecordLocation& l : out.first(static_cast<std::size_t>(n))) {
-      l.leaf += s.part.first_page;
-      if (l.overflow != 0) l.overflow += s.part.first_page;
-      if (l.dup_leaf != 0) l.dup_leaf += s.part.first_page;
+      l.file = static_cast<std::uint32_t>(part);
+      l.leaf += r.first_page;
+      if (l.overflow != 0) l.overflow += r.first_page;
+      if (l.dup_leaf != 0) l.dup_leaf += r.first_page;
     }
     out = out.subspan(static_cast<std::size_t>(n));
     first += n;

@@ -85,7 +85,15 @@ class JoinedLocations final : public RecordLocations {
   Status find_gaps(std::size_t part, std::vector<Gap>& gaps, std::string& why) const;
   static std::uint64_t rank(const State& s, std::uint64_t raw, bool& left_out) noexcept;
 
+  /// What locations() needs of a part that is ready: few bytes, because a shuffled order needs another part
+  /// for each record.
+  struct Ready {
+    const RecordLocations* locations = nullptr;
+    std::uint64_t first_page = 0;
+    const State* with_gaps = nullptr;  ///< null: no records are left out
+  };
   std::vector<std::unique_ptr<State>> states_;
+  mutable std::vector<Ready> ready_;          ///< an element is constant once its State is ready
   mutable std::atomic<std::size_t> missing_;  ///< number of parts that are not ready
   mutable std::atomic<bool> damaged_{false};  ///< a part that is ready has unknown ordinals
   std::vector<std::uint64_t> firsts_;         ///< first ordinal of each part, and the number of records

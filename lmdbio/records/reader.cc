@@ -67,7 +67,8 @@ Status make_batch(Shared& shared, const std::shared_ptr<Fetch>& fetch, std::size
       const Databases* const joined = shared.source.joined.get();
       why = reason(joined == nullptr ? shared.source.name : joined->all[joined->of_page(page)].name,
                    "record " + std::to_string(fetch->ordinal(i + k)) + " cannot be read: page " +
-                       std::to_string(shared.page_in_file(page)) + " or the record index is damaged",
+                       std::to_string(shared.page_in_file(page, shared.file_of(page))) +
+                       " or the record index is damaged",
                    st);
       return st;
     }
@@ -110,7 +111,7 @@ Status add_records(const RecordLocations& locations, Shared& shared, std::span<c
       const std::uint64_t o = ordinals[i + k];
       if (o >= unknown.end && unknown.end != 0) unknown = locations.unknown(o);  // the next database
       if (o >= unknown.begin && o < unknown.end)
-        some[k] = {.leaf = unknown.leaf, .slot = no_slot(shared.source.page_size)};
+        some[k] = {.leaf = unknown.leaf, .slot = no_slot(shared.source.page_size), .file = some[k].file};
       fetch.add(ordinals[i + k], some[k], shared);
     }
     i += n;

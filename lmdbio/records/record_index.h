@@ -33,6 +33,7 @@ struct RecordLocation {
                                   ///< count
   std::uint64_t overflow = 0;     ///< first page of the overflow run that holds the value; 0: none
   std::uint32_t value_bytes = 0;  ///< size of the value in the overflow run
+  std::uint32_t file = 0;         ///< number of the database, if a reader has several
   std::uint64_t dup_leaf = 0;     ///< page number of a leaf page in the key's own tree of duplicates; 0: none
   std::uint32_t dup_item = 0;     ///< index of the value in page dup_leaf
   friend bool operator==(const RecordLocation&, const RecordLocation&) = default;

@@ -66,31 +66,42 @@ const std::byte* Shared::mapped() noexcept {
   return map_.data();
 }
 
-bool Shared::reaches(const Extent& extent) noexcept {
+bool Shared::reaches(std::size_t file, const Extent& extent, std::int64_t now) noexcept {
   const std::uint64_t end = extent.offset + extent.bytes;
   if (source.joined == nullptr) return end <= file_bytes();
   FileSet& files = source.joined->files;
-  const std::size_t i = files.at(extent.offset);
-  if (end - files.first(i) > files.recent_length(i)) return false;
-  // Two threads may map the file at the same time, which changes nothing for readers of the mapping.
-  return files.mapped(i) != nullptr || files.map(i, map_.data() + files.first(i));
+  return end - files.first(file) <= files.recent_length(file, now) && map(file);
+}
+
+// Two threads may map the file at the same time, which changes nothing for readers of the mapping.
+bool Shared::map(std::size_t file) noexcept {
+  FileSet& files = source.joined->files;
+  return files.mapped(file) != nullptr ||
+         (mapped() != nullptr && files.map(file, map_.data() + files.first(file)));
+}
+
+bool Shared::mapping_unchanged(std::size_t file) const noexcept {
+  if (source.joined == nullptr) return true;
+  const std::byte* const metas = source.joined->files.mapped(file);
+  const auto txnid = [&](std::size_t page) {
+    return __atomic_load_n(reinterpret_cast<const std::uint64_t*>(metas + page * source.page_size + kAtTxnid),
+                           __ATOMIC_RELAXED);
+  };
+  return std::max(txnid(0), txnid(1)) == source.joined->all[file].txnid;
 }
 
 bool Shared::unchanged(std::size_t file) noexcept {
   if (source.joined == nullptr) return true;
   Databases& d = *source.joined;
-  const std::byte* const metas = d.files.mapped(file);
-  if (metas == nullptr) return d.unchanged(file);
-  // The file was long enough for the bytes that the caller has read.
+  // The fault reads the pages if necessary.  It fails, where a memory access would raise a signal, if the
+  // file is shorter now or if the read fails.
+  if (!map(file) || !fault_pages_in(map_.data() + d.files.first(file), format::kMetaPages * source.page_size))
+    return d.unchanged(file);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  const auto txnid = [&](std::size_t page) {
-    return __atomic_load_n(reinterpret_cast<const std::uint64_t*>(metas + page * source.page_size + kAtTxnid),
-                           __ATOMIC_RELAXED);
-  };
-  return std::max(txnid(0), txnid(1)) == d.all[file].txnid;
+  return mapping_unchanged(file);
 }
 
-void Shared::fault_in(const Extent& extent) noexcept {
+void Shared::fault_in(std::size_t file, const Extent& extent) noexcept {
   if (faulted_in_ == nullptr || extent.bytes == 0 || extent.bytes >= kLarge) return;
   const std::uint64_t last = (extent.offset + extent.bytes - 1) / kRegion;
   for (std::uint64_t r = extent.offset / kRegion; r <= last && r * kRegion < map_.size(); ++r) {
@@ -100,13 +111,12 @@ void Shared::fault_in(const Extent& extent) noexcept {
     std::uint64_t bytes = std::min<std::uint64_t>(kRegion, map_.size() - r * kRegion);
     if (source.joined != nullptr) {  // addresses between files are not mapped
       const FileSet& files = source.joined->files;
-      const std::size_t i = files.at(r * kRegion);
-      bytes = std::min(bytes, files.first(i) + files.part(i).bytes - r * kRegion);
-    }
-    if (source.joined != nullptr ? !source.joined->files.is_resident(r * kRegion, bytes)
-                                 : residency.share(r * kRegion, bytes) != 1.0)
+      bytes = std::min(bytes, files.first(file) + files.part(file).bytes - r * kRegion);
+      if (!files.is_resident(file, r * kRegion, bytes)) continue;
+    } else if (residency.share(r * kRegion, bytes) != 1.0) {
       continue;
-    fault_pages_in(map_.data() + r * kRegion, bytes);
+    }
+    (void)fault_pages_in(map_.data() + r * kRegion, bytes);
     bits.fetch_or(bit, std::memory_order_relaxed);
   }
 }

@@ -27,24 +27,21 @@ struct Shared {
   Shared(Source from, std::uint64_t memory, ReadDecision how, std::shared_ptr<Memory> process = nullptr);
 
   std::uint64_t offset(std::uint64_t page) const noexcept { return page << page_shift; }
-  /// Returns true if the `n` pages from `first` on can belong to a tree of the snapshot.
-  bool inside(std::uint64_t first, std::uint64_t n) const noexcept {
-    std::uint64_t pages = source.pages;
-    if (source.joined != nullptr) {
-      const Database& d = source.joined->all[source.joined->of_page(first)];
-      first -= d.first_page;
-      pages = d.pages;
-    }
+  /// Returns the number of the file that has this page; 0 if there is only one.
+  std::size_t file_of(std::uint64_t page) const noexcept {
+    return source.joined == nullptr ? 0 : source.joined->files.at(offset(page));
+  }
+  /// Returns true if the `n` pages from `first` on can belong to a tree of the snapshot.  `file`: the file of
+  /// page `first`, here and below.
+  bool inside(std::uint64_t first, std::uint64_t n, std::size_t file) const noexcept {
+    const std::uint64_t pages =
+        source.joined == nullptr ? source.pages : source.joined->files.part(file).bytes >> page_shift;
+    first = page_in_file(first, file);
     return first >= format::kMetaPages && first < pages && n <= pages - first;
   }
   /// Returns the number of a page in its file.  Other functions number pages in the joined file.
-  std::uint64_t page_in_file(std::uint64_t page) const noexcept {
-    return source.joined == nullptr ? page
-                                    : page - source.joined->all[source.joined->of_page(page)].first_page;
-  }
-  /// Returns the number of the file that has this offset; 0 if there is only one.
-  std::size_t file_at(std::uint64_t at) const noexcept {
-    return source.joined == nullptr ? 0 : source.joined->files.at(at);
+  std::uint64_t page_in_file(std::uint64_t page, std::size_t file) const noexcept {
+    return source.joined == nullptr ? page : page - (source.joined->files.first(file) >> page_shift);
   }
 
   /// Returns the mapping of the snapshot's pages.  The first call makes it.  Returns nullptr if the file
@@ -52,11 +49,14 @@ struct Shared {
   /// access beyond the end of the file raises SIGBUS.
   const std::byte* mapped() noexcept;
   /// Returns true if the extent's file is mapped, and is long enough for the extent.  mapped() must not be
-  /// nullptr.
-  bool reaches(const Extent& extent) noexcept;
+  /// nullptr.  `now`: as in FileSet::recent_length().
+  bool reaches(std::size_t file, const Extent& extent, std::int64_t now) noexcept;
   /// Returns true if nothing was committed to a file of several databases since the reader was opened.  Call
   /// it after reading from the file.  One database has a snapshot, which does not change.
   bool unchanged(std::size_t file) noexcept;
+  /// Does the same for a file that is mapped and was read from the mapping.  A sequentially consistent fence
+  /// must separate these reads from this call.
+  bool mapping_unchanged(std::size_t file) const noexcept;
   /// Returns the resident share of an extent, as Residency::share().
   std::optional<double> resident(const Extent& extent) const noexcept {
     return source.joined == nullptr ? residency.share(extent.offset, extent.bytes)
@@ -65,7 +65,7 @@ struct Shared {
   /// Maps the resident pages of the region around a small `extent` with one system call, to avoid a page
   /// fault for each page.  Call it before reading a mostly resident extent from the mapping.  Does not read
   /// from storage.  Any thread; mapped() must not be nullptr.
-  void fault_in(const Extent& extent) noexcept;
+  void fault_in(std::size_t file, const Extent& extent) noexcept;
 
   /// Returns the file's length as this machine knows it, without a request to the server of a network file
   /// system.  Returns 0 if the length is unknown.
@@ -82,6 +82,8 @@ struct Shared {
   node::Cell<Counters> shown;
   Counters& counters = *shown;
   std::atomic<unsigned> streams{0};  ///< open streams
+  /// Fetches since the last one that was not in the page cache.
+  std::atomic<unsigned> cached_in_a_row{0};
   /// Bytes of the limit that streams without read-ahead have reserved for their next batches.
   std::atomic<std::uint64_t> reserved{0};
   Memory& memory() const noexcept { return *pool->memory(); }
@@ -90,6 +92,8 @@ struct Shared {
   std::uint64_t share_of_one(unsigned n) const noexcept;
 
  private:
+  bool map(std::size_t file) noexcept;
+
   const FileIdentity id_;
   std::once_flag map_once_;
   Mapping map_;

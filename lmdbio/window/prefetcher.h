@@ -54,7 +54,7 @@ class Prefetcher {
   /// Called when a transaction of `snapshot` begins in `window`, before it reads anything.  Evicts chunks of
   /// older snapshots.  `file_bytes`: the current size of the file.  `used_bytes`: the part of it that the
   /// database uses.  On ENOMEM the transaction must not begin.
-  Status advance(Window& window, std::uint64_t snapshot, std::uint64_t file_bytes,
+  Status advance(const Window& window, std::uint64_t snapshot, std::uint64_t file_bytes,
                  std::uint64_t used_bytes) noexcept;
 
   void add(Walk& walk) noexcept;

@@ -185,7 +185,7 @@ void Prefetcher::close(const std::shared_ptr<WindowFile>& file) noexcept {
   delete stopped;
 }
 
-Status Prefetcher::advance(Window& window, std::uint64_t snapshot, std::uint64_t file_bytes,
+Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::uint64_t file_bytes,
                            std::uint64_t used_bytes) noexcept {
   const std::lock_guard lock(mutex_);
   WindowFile* const found = file_under(window, chunks_.files());
@@ -194,7 +194,7 @@ Status Prefetcher::advance(Window& window, std::uint64_t snapshot, std::uint64_t
   if (snapshot <= file.table.newest_snapshot()) return {};
   const Result<std::size_t> gone = chunks_.advance(file, snapshot);
   if (!gone) return gone.error();
-  if (!window.unmap_image()) return Status::from_errno(ENOMEM);
+  if (!file.window->unmap_image()) return Status::from_errno(ENOMEM);
   file.is_cached = false;
   file.file_bytes.store(window.hold(file_bytes), std::memory_order_relaxed);
   file.used_bytes = std::min(used_bytes, file_bytes);

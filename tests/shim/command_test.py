@@ -2,6 +2,7 @@
 import ctypes
 import json
 import os
+import random
 import re
 import resource
 import shutil
@@ -535,6 +536,35 @@ class Info(Case):
         self.assertFalse(j["walked"])
         self.assertNotIn("databases", j)
         self.assertIn("6 entries", self.lmdbio("info", "--fast", path).stdout)
+
+    def test_pack(self):
+        path = self.fresh()
+        writer = Writer(path)  # small numbers
+        writer.put([(b"%06d" % i, bytes(random.Random(i).choices((0, 0, 0, 1, 2, 7), k=6000)))
+                    for i in range(40)])
+        writer.close()
+        self.assertNotIn("pack", self.json("info", path))
+        j = self.json("info", "--fast", "--pack", "--cache-rate", "2000", path)["pack"]
+        self.assertEqual(j["recipes"][0]["codec"], "raw")
+        self.assertEqual(j["cache_rate"], {"bytes_per_second": 2e9, "source": "given"})
+        self.assertEqual(j["file_rate"], {"bytes_per_second": 2e8, "source": "assumed"})
+        self.assertGreater(j["samples"], 1)
+        for r in j["recipes"]:
+            self.assertGreaterEqual(r["ratio"], 1)
+            self.assertGreater(r["unpack_bytes_per_second"], 0)
+        if len(j["recipes"]) > 1:  # this build compresses
+            self.assertGreater(max(r["ratio"] for r in j["recipes"]), 2)
+        self.assertEqual([(c["cache_share"], c["prefetching"]) for c in j["choices"]],
+                         [(s, p) for s in (1, 0.5, 0.25) for p in (True, False)])
+        text = self.lmdbio("info", "--pack", path).stdout
+        for part in (r"\nraw +- +1\.00 ", r"1000 MB/s \(assumed\), and reads of the file 200 MB/s \(assumed\)",
+                     r"\nthe whole file ", r"\n1/4 of the file "):
+            self.assertRegex(text, part)
+        # A disk that is slower than the file.
+        text = self.lmdbio("info", "--pack", "--cache-rate=1", "--file-rate=1000", path).stdout
+        self.assertRegex(text, r"the whole file +no cache +no cache")
+        for wrong in (("--cache-rate", "2000"), ("--pack", "--file-rate", "0"), ("--pack", "--file-rate", "x")):
+            self.assertEqual(command("info", *wrong, path).returncode, 2)
 
     def test_never_written(self):
         path = self.fresh()

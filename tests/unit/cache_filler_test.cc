@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <semaphore>
@@ -16,7 +17,7 @@
 namespace lmdbio::cache {
 namespace {
 
-constexpr std::int64_t kForever = 1'000'000'000'000;
+constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 
 class FillerTest : public ::testing::Test {
  protected:
@@ -58,7 +59,7 @@ class FillerTest : public ::testing::Test {
     return true;
   }
 
-  // The thread alone uses these until flush() has returned or the filler is gone.
+  // The thread alone uses these until flush_until() has returned or the filler is gone.
   std::vector<Written> written_;
   bool inside_ = true;
   std::atomic<bool> holds_{false};
@@ -75,7 +76,7 @@ TEST_F(FillerTest, WritesInOrder) {
     ASSERT_TRUE(add(offset, bytes));
     offset += 10'000'000;
   }
-  filler_->flush(kForever);
+  filler_->flush_until(kForever);
   ASSERT_EQ(written_.size(), std::size(kSizes));
   for (std::size_t i = 0; i < std::size(kSizes); ++i) {
     EXPECT_EQ(written_[i].offset, i * 10'000'000);
@@ -99,10 +100,10 @@ TEST_F(FillerTest, TakesNoMoreThanFits) {
   EXPECT_TRUE(add(0, 4096));
   holds_ = false;
   go_.release();
-  filler_->flush(kForever);
+  filler_->flush_until(kForever);
   EXPECT_EQ(written_.size(), 6u);
   EXPECT_TRUE(add(0, kPiece)) << "there is room again";
-  filler_->flush(kForever);
+  filler_->flush_until(kForever);
   EXPECT_EQ(written_.size(), 7u);
 }
 
@@ -110,13 +111,13 @@ TEST_F(FillerTest, FlushWaitsNoLongerThanItMay) {
   holds_ = true;
   EXPECT_TRUE(add(0, 100));
   begun_.acquire();
-  filler_->flush(0);
-  filler_->flush(1'000'000);
+  filler_->flush_until(0);
+  filler_->flush_until(now_ns() + 1'000'000);
   holds_ = false;
   go_.release();
-  filler_->flush(kForever);
+  filler_->flush_until(kForever);
   EXPECT_EQ(written_.size(), 1u);
-  filler_->flush(kForever);
+  filler_->flush_until(kForever);
 }
 
 // Memory that is given back ends a flush as a write does.
@@ -124,7 +125,7 @@ TEST_F(FillerTest, FlushSeesWhatIsGivenBack) {
   std::unique_ptr<std::byte[]> memory = filler_->take(100);
   ASSERT_NE(memory, nullptr);
   std::thread other([&] { filler_->give_back(100); });
-  filler_->flush(kForever);
+  filler_->flush_until(kForever);
   other.join();
 }
 
@@ -161,7 +162,7 @@ TEST_F(FillerTest, ManyThreads) {
         if (add((t * 50 + i) << 20, 100'000)) ++taken;
     });
   for (std::thread& t : threads) t.join();
-  filler_->flush(kForever);
+  filler_->flush_until(kForever);
   EXPECT_EQ(written_.size(), taken);
   EXPECT_GE(taken, 1u);
   for (const Written& w : written_) EXPECT_EQ(w.bytes, testing::pattern(100'000, w.offset));

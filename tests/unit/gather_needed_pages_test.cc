@@ -27,7 +27,7 @@ class NeededPagesTest : public ::testing::Test {
   ~NeededPagesTest() override { need_script().reset(); }
 
   Status bring(std::uint64_t offset, std::uint64_t bytes, int fd = -1) {
-    return pages_.bring(file_.window_file()->file, "a file", fd, offset, bytes);
+    return pages_.bring(file_.window_file()->file(), "a file", fd, offset, bytes);
   }
 
   AheadFile file_{8 * kMiB};
@@ -97,7 +97,7 @@ TEST_F(SmallReads, AreReadByTheCallingThread) {
   EXPECT_TRUE(bring(3 * kMiB + 5000, 100).ok());
   EXPECT_EQ(made_for_kept(), std::vector<bool>{kBySelf});
   EXPECT_EQ(need_script().reads, 2u);
-  EXPECT_TRUE(file_.window_file()->residency.is_read(kMiB, kSmall, file_.window()->base()));
+  EXPECT_TRUE(file_.window_file()->residency().is_read(kMiB, kSmall, file_.window()->base()));
 }
 
 TEST_F(SmallReads, LargerPiecesAreNot) {
@@ -121,7 +121,7 @@ TEST_F(SmallReads, AnotherFileUnderTheNumberIsNotRead) {
   ASSERT_EQ(::dup2(other.fd(), number.get()), number.get());
   EXPECT_TRUE(bring(2 * kMiB, 4096, number.get()).ok());
   EXPECT_EQ(made_for_kept(), (std::vector<bool>{kBySelf, kByPrivateTable}));
-  EXPECT_TRUE(file_.window_file()->residency.is_read(2 * kMiB, 4096, file_.window()->base()));
+  EXPECT_TRUE(file_.window_file()->residency().is_read(2 * kMiB, 4096, file_.window()->base()));
   int pipe[2];
   ASSERT_EQ(::pipe(pipe), 0);
   const UniqueFd read_end(pipe[0]), write_end(pipe[1]);

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "lmdbio/base/futex.h"
 #include "lmdbio/base/mapping.h"
 #include "lmdbio/io/file_set.h"
 #include "lmdbio/io/read_queue.h"
@@ -53,6 +55,7 @@ TEST_F(FileSetTest, OffsetsBelongToFiles) {
     EXPECT_EQ(files->first(i) % FileSet::kSpacing, 0u);
     EXPECT_EQ(files->at(files->first(i)), i);
     EXPECT_EQ(files->at(files->first(i) + kFile), i);
+    for (std::size_t k = 0; k <= i; ++k) EXPECT_EQ(files->at(files->first(i), k), i);
   }
   EXPECT_GE(files->first(1), kFile + FileSet::kSpacing);
   EXPECT_GE(files->bytes(), files->first(2) + kFile);
@@ -77,6 +80,49 @@ TEST_F(FileSetTest, ReadsOfManyFilesKeepFewOpen) {
   two.join();
   read_all();
   EXPECT_LE(descriptors(), before + FileSet::kMostProbed);
+}
+
+TEST_F(FileSetTest, SetsKeepFewOpenOnceHalfOfTheDescriptorsAreInUse) {
+  rlimit usual{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
+  constexpr std::size_t kLimit = 240, kFiles = kLimit / 4;
+  const rlimit low{kLimit, usual.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  std::vector<std::shared_ptr<FileSet>> sets;
+  for (int i = 0; i < 3; ++i) sets.push_back(make(kFiles));
+  const auto in_private_table = [] {
+    std::size_t n = 0;
+    EXPECT_TRUE(PrivateTable::run([&]() noexcept { n = descriptors(); }));
+    return n;
+  };
+  const std::size_t before = in_private_table();
+  for (const auto& files : sets)
+    for (std::size_t i = 0; i < kFiles; ++i) {
+      std::byte one[1];
+      ASSERT_EQ(read(*files, files->first(i), one, false), 1) << i;
+    }
+  EXPECT_GT(in_private_table(), before + 2 * FileSet::kMostRead + FileSet::kMostRead / 2);
+  EXPECT_LE(in_private_table(), before + 2 * kFiles + FileSet::kMostRead);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
+}
+
+TEST_F(FileSetTest, LengthsAreCheckedAgainAfterSomeTime) {
+  const auto files = make(20);
+  EXPECT_EQ(files->recent_length(1, now_ns()), kFile);
+  const std::int64_t then = now_ns();
+  ASSERT_EQ(::ftruncate(temps_[1]->fd(), 18000), 0);
+  EXPECT_EQ(files->recent_length(1, then), kFile);
+  EXPECT_EQ(files->recent_length(1, then + 20 * FileSet::kRecentPerFileNs), 0u) << "it was modified";
+}
+
+TEST_F(FileSetTest, ResidencyOfMappedFilesNeedsNoDescriptor) {
+  const auto files = make(1);
+  Result<Mapping> range = Mapping::reserve(files->bytes(), FileSet::kSpacing);
+  ASSERT_TRUE(range.has_value());
+  EXPECT_FALSE(files->is_resident(0, 0, kFile)) << "not mapped";
+  ASSERT_TRUE(files->map(0, range.value().data()));
+  EXPECT_TRUE(files->is_resident(0, 0, kFile));
+  EXPECT_FALSE(files->is_resident(0, 0, kFile + 1)) << "beyond the part";
 }
 
 TEST_F(FileSetTest, AQueueReadsFromAllFiles) {
