@@ -495,6 +495,9 @@ def test_exclude_prefixes(images, tmp_path, prefixes):
         assert loader.samples == 1000 and [values_of(b) for b in loader] == expected(images, 0, 64)
         data = lt.LmdbIterableDataset(path, **shares)
         assert list(lt.DataLoader(data, batch_size=64, collate_fn=list, num_workers=2)) == expected(images, 0, 64)
+        data = lt.LmdbDataset(path, exclude=b"length", exclude_prefixes=prefixes)
+        assert len(data) == 1000 and data[b"__len__"] == b"?"
+        assert list(lt.DataLoader(data, batch_size=64, shuffle=True, seed=SEED, collate_fn=list, num_workers=2)) == expected(images, 0, 64)
     with pytest.raises(ValueError, match="empty"):
         lt.TensorLoader(more.path, fields=IMAGE, exclude_prefixes=b"")
 
@@ -593,8 +596,7 @@ print(most)
 """
 
 
-@pytest.mark.parametrize("fields, pinned, how", [("'flat'", False, "auto"), ("'flat'", False, "direct"), ("('u1', 112640)", False, "direct"),
-                                                 ("('u1', 112640)", True, "direct")])
+@pytest.mark.parametrize("fields, pinned, how", [("'flat'", False, "direct"), ("('u1', 112640)", False, "auto"), ("('u1', 112640)", True, "direct")])
 def test_prepared_batches_count_in_the_memory_of_the_process(large, script, fields, pinned, how):
     """Fewer batches are prepared if memory is short.  A batch has 1.7 MiB."""
     def most(memory, batch=16, least=0):
