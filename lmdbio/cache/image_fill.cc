@@ -121,11 +121,13 @@ void Image::choose(InProcess& p) noexcept {
   try {
     std::vector<std::byte> bytes(kSamplePlaces * kFrameBytes);
     std::vector<Bytes> sample;
+    const File* const exact = state_.file->exact();  // no read-ahead, which would double what is read
+    const int fd = exact != nullptr ? exact->fd() : state_.file->buffered().fd();
     for (unsigned i = 0; i < kSamplePlaces; ++i) {
       const std::uint64_t at = sample_offset(i, state_.used_bytes);
       const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kFrameBytes, state_.used_bytes - at));
       const MutableBytes piece{bytes.data() + i * kFrameBytes, n};
-      if (read_all(state_.file->buffered().fd(), at, piece)) sample.push_back(piece);
+      if (read_all(fd, at, piece)) sample.push_back(piece);
     }
     Scratch scratch;
     const Result<Trials> trials = try_recipes(sample, processor_ns, scratch);

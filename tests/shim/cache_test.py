@@ -27,6 +27,7 @@ SEED = cold_test.SEED
 CHUNK = 4 * MIB
 HEADER, ENTRY = 4096, 16  # of a table, in bytes
 SAMPLE = 2 * MIB  # what the choice of a recipe reads, in bytes
+WINDOW_CHUNK = 2 * MIB  # a walk may read one twice
 OPEN = MIB // 2  # what LMDB's open, the first lookups and the kernel's read-ahead for them may read, in bytes
 MOST_JOBS = 40
 SMALL_ALL = "right 1600"
@@ -145,7 +146,8 @@ class Counted(Cached):
                         read = self.read_of(fs, lambda: got.append(self.job(fs.path, commands, variables)))
                         for command in commands:
                             self.assertTrue(got[0][command.split()[0]][0].startswith("right"), got[0].out)
-                        self.assertLessEqual(read, size * 0.002 + OPEN)
+                        # Lookups, and the first record of a walk, are read from the database.
+                        self.assertLessEqual(read, size * 0.002 + 2 * OPEN)
 
     # What the first job reads more than without a cache is little.
     def test_first_job(self):
@@ -158,10 +160,10 @@ class Counted(Cached):
                         shutil.rmtree(self.cache + f"/lmdbio-{os.geteuid()}", ignore_errors=True)
                         read = self.read_of(
                             fs, lambda: self.right(self.job(fs.path, extra={"LMDBIO_CACHE_CODEC": codec, **variables})))
-                        self.assertLessEqual(read, size * 1.02 + OPEN + more)
+                        self.assertLessEqual(read, size * 1.02 + OPEN + more + WINDOW_CHUNK)
 
     def test_python_readers(self):
-        if not glob.glob(shimtest.CONFIG["build"] + "/python/lmdbio/*.so"):
+        if not os.path.exists(shimtest.CONFIG["build"] + "/python/lmdbio/__init__.py"):
             self.skipTest("the Python module is not built")
         fs = self.mount()
         size = os.path.getsize(fs.path + "/data.mdb")
@@ -221,7 +223,7 @@ class Counted(Cached):
             for process in started:
                 out, err = process.communicate(timeout=100)
                 self.assertEqual((process.returncode, err), (0, ""))
-                self.assertIn(f"walk 0 = {ALL}\n", out)
+                self.assertIn(f"walk = {ALL}\n", out)
             self.assertLessEqual(fs.counters()["read"]["bytes"], size * 1.1 + 2 * CHUNK)
         self.assertLessEqual(len(self.own(".data")), 1)
         self.assertEqual(self.own(".new"), [])
@@ -254,8 +256,8 @@ class Faulty(Cached):
             self.skipTest("no other file system for the cache")
         return "/dev/shm"
 
-    def writer(self):
-        path = self.fresh("written")
+    def writer(self, name="written"):
+        path = self.fresh(name)
         write = cold_test.Program(self, "stock")
         for command in (KNOWN, f"make {path}", f"writer {path}", "commit"):
             self.assertEqual(write.do(command), "0", command)
@@ -266,15 +268,16 @@ class Faulty(Cached):
 
     # A job that uses the image of its snapshot, and then the next snapshot.
     def test_commit_during_a_job(self):
-        path, write = self.writer()
         for variables in ({"LMDBIO_IO": "direct", "LMDBIO_MEMORY": "16M"}, {"LMDBIO_IO": "auto"}, {"LMDBIO_IO": "buffered"}):
             with self.subTest(**variables):
+                # Not the same file again: after more commits, some chunks have free pages alone, which no walk reads.
+                path, write = self.writer(variables["LMDBIO_IO"])
                 shutil.rmtree(f"{self.cache}/lmdbio-{os.geteuid()}", ignore_errors=True)
                 for turn in range(MOST_JOBS):
                     if turn and self.chunks()[0] == self.chunks()[1]:
                         break
                     got = self.run_cold(["versions", f"evict {path}", f"open {path}", "begin 0", "walk 0", "end 0", "close 0"],
-                                        {"LMDBIO_IO": "direct", "LMDBIO_CACHE_DIR": self.cache})
+                                        {"LMDBIO_IO": "direct", "LMDBIO_CACHE_DIR": self.cache, "LMDBIO_CACHE_CODEC": "raw"})
                     self.assertEqual(got["walk"], [ALL])
                 self.assertEqual(*self.chunks())
                 read = self.reader(variables)
@@ -294,12 +297,14 @@ class Faulty(Cached):
                 for command in ("end 0", "close 0", "close 1"):
                     read.do(command)
                 self.assertEqual(read.end(), 0)
+                write.end()
 
     # Jobs and a writer without any order between them.
     def test_commits_meanwhile(self):
         path, write = self.writer()
         for variables in ({"LMDBIO_IO": "direct", "LMDBIO_MEMORY": "8M"}, {"LMDBIO_IO": "auto"}):
-            env = shimtest.environment("preload", {"LMDBIO_CACHE_DIR": self.cache, "LMDBIO_CACHE_SIZE": "100M", **variables})
+            env = shimtest.environment("preload", {"LMDBIO_CACHE_DIR": self.cache, "LMDBIO_CACHE_SIZE": "100M",
+                                                   "LMDBIO_CACHE_CODEC": "raw", **variables})
             jobs = [subprocess.Popen([shimtest.program("cold"), KNOWN, "versions", f"open {path}"] +
                                      ["begin 0", "walk 0", "back 0", "end 0", "close 0", f"open {path}", "begin 1", "walk 1",
                                       "end 1", "begin 1", "walk 1", "end 1", "close 1"], env=env, stdout=subprocess.PIPE, text=True)
@@ -374,7 +379,7 @@ class Faulty(Cached):
 
         for make in (lambda: os.mkdir(own, 0o755), link, lambda: open(own, "w", encoding="ascii").close()):
             make()
-            got = self.job(path, ("walk 0", "back 0"), known=SMALL)
+            got = self.job(path, ("walk 0", "back 0"), {"LMDBIO_IO": "direct"}, SMALL)
             self.right(got, SMALL_ALL)
             self.assertEqual(got.err.count("no cache on local disk"), 1, got.err)
             if os.path.isdir(own) and not os.path.islink(own):

@@ -62,21 +62,24 @@ class CachedEngineTest : public testing::CacheCase {
 TEST_F(CachedEngineTest, FillsTheImageAndReadsIt) {
   EXPECT_TRUE(reads(ReadKind::record_cached, true, db_.bytes()));
   EXPECT_STREQ(name_, "cache");
-  EXPECT_EQ(image_->counts().read, 0u);
-  EXPECT_EQ(image_->share(), 1);
+  testing::wait_for(*image_, [&] { return image_->share() == 1; });
+  // The filler also finds what is in the page cache, so some of it may have been read from the image.
+  const std::uint64_t before = image_->counts().read;
+  EXPECT_LT(before, kBytes);
   // The image has the bytes from before, so it is the image that is read.
   const std::vector<std::byte> other(kBytes - 8192, std::byte{0x77});
   db_.write(8192, other);
   EXPECT_TRUE(reads(ReadKind::record_cached, true, db_.bytes()));
-  EXPECT_EQ(image_->counts().read, kBytes);
+  EXPECT_EQ(image_->counts().read, before + kBytes);
   EXPECT_EQ(image_->counts().filled, 2u);
 }
 
 TEST_F(CachedEngineTest, ReadsWhatIsMissingFromTheFile) {
   (void)image_->add(0, Bytes(db_.bytes()).first(cache::kChunkBytes));
   EXPECT_TRUE(reads(ReadKind::record_cached, true, db_.bytes()));
-  EXPECT_EQ(image_->counts().read, cache::kChunkBytes);
-  EXPECT_EQ(image_->share(), 1);
+  EXPECT_GE(image_->counts().read, cache::kChunkBytes);
+  EXPECT_LT(image_->counts().read, kBytes);
+  testing::wait_for(*image_, [&] { return image_->share() == 1; });
 }
 
 TEST_F(CachedEngineTest, ReadsIntoThePageCacheOnlyOffer) {
@@ -87,7 +90,7 @@ TEST_F(CachedEngineTest, ReadsIntoThePageCacheOnlyOffer) {
 
 TEST_F(CachedEngineTest, OffersWhatItBringsIntoThePageCache) {
   EXPECT_TRUE(reads(ReadKind::chunk_cached, false, db_.bytes()));
-  EXPECT_EQ(image_->share(), 1);
+  testing::wait_for(*image_, [&] { return image_->share() == 1; });
   EXPECT_EQ(image_->counts().read, 0u);
 }
 
