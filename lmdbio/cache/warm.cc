@@ -44,6 +44,7 @@ class Warmer {
       if (image_.wants(offset + at, n)) {  // else another process was faster, or there is no room
         if (const Status st = piece.read(*image_.database().file, offset + at, n); !st.ok()) return fail(st);
         read_ += n;
+        image_.note_read(n);
         if (!image_.add(offset + at, piece.bytes())) ends_ = true;
       }
       advance(n);
@@ -71,6 +72,7 @@ class Warmer {
 
 Warmed warm(Image& image, bool (*progress)(void*, std::uint64_t, std::uint64_t) noexcept,
             void* context) noexcept {
+  image.note_read(0);  // the time begins
   Warmer warmer(image, progress, context);
   (void)in_parallel(image.bytes() / kChunkBytes, kRequests, [&warmer](std::size_t c) noexcept {
     (void)PrivateTable::run([&]() noexcept { warmer.chunk(c); });  // its descriptors are in that table

@@ -42,7 +42,7 @@ class Configuration(shimtest.Case):
 
     def test_an_unknown_name_is_one_clear_line(self):
         for name, text in (("LMDBIO_MEMROY", "LMDBIO_MEMROY is not a setting of LMDBIO; did you mean LMDBIO_MEMORY?"),
-                           ("LMDBIO_CACHE_SIZE", "LMDBIO_CACHE_SIZE is not a setting of LMDBIO; lmdbio config lists them")):
+                           ("LMDBIO_BUFFER_BYTES", "LMDBIO_BUFFER_BYTES is not a setting of LMDBIO; lmdbio config lists them")):
             for got in self.each({name: "8M"}):
                 self.assertEqual(got.err, f"lmdbio: {text}\n")
             for got in self.each({name: "8M", "LMDBIO_LOG": "error"}):

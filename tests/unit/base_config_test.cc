@@ -70,9 +70,10 @@ TEST(Config, TableIsWellFormed) {
     EXPECT_NE(*e.meaning, '\0') << e.name;
   }
   EXPECT_THAT(names,
-              ElementsAre("LMDBIO_DISABLE", "LMDBIO_ENGINE", "LMDBIO_INDEX_DIR", "LMDBIO_IO",
-                          "LMDBIO_LOCK_SECONDS", "LMDBIO_LOG", "LMDBIO_MEMORY", "LMDBIO_MPI", "LMDBIO_NODE",
-                          "LMDBIO_STALL_SECONDS", "LMDBIO_STATS", "LMDBIO_STOCK_LIB", "LMDBIO_STRICT"));
+              ElementsAre("LMDBIO_CACHE_CODEC", "LMDBIO_CACHE_DIR", "LMDBIO_CACHE_SIZE", "LMDBIO_DISABLE",
+                          "LMDBIO_ENGINE", "LMDBIO_INDEX_DIR", "LMDBIO_IO", "LMDBIO_LOCK_SECONDS",
+                          "LMDBIO_LOG", "LMDBIO_MEMORY", "LMDBIO_MPI", "LMDBIO_NODE", "LMDBIO_STALL_SECONDS",
+                          "LMDBIO_STATS", "LMDBIO_STOCK_LIB", "LMDBIO_STRICT"));
 }
 
 TEST(Config, ValidValues) {
