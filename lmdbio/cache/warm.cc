@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <thread>
 
 #include "lmdbio/base/in_parallel.h"
 #include "lmdbio/cache/piece.h"
@@ -12,6 +14,9 @@ namespace lmdbio::cache {
 namespace {
 
 constexpr unsigned kRequests = 8;  ///< in flight
+/// How often, and at what interval, a chunk is looked at that another process is storing.
+constexpr unsigned kTries = 100;
+constexpr std::chrono::milliseconds kBetween{10};
 
 class Warmer {
  public:
@@ -27,7 +32,13 @@ class Warmer {
       return advance(bytes);
     }
     fill(c * kChunkBytes, bytes);
-    if (!ends_) image_.finish(c);
+    // Another process may be storing the chunk.
+    for (unsigned tries = 0;
+         tries < kTries && !ends_ && image_.stopped() == nullptr && c < image_.chunks_wanted(); ++tries) {
+      image_.finish(c);
+      if (image_.has(c)) break;
+      std::this_thread::sleep_for(kBetween);
+    }
     if (!image_.has(c)) return;
     ++added_;
     bytes_added_ += bytes;
