@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "lmdbio/base/align.h"
 #include "lmdbio/cache/image.h"
 #include "lmdbio/io/range_reader.h"
 
@@ -12,8 +13,9 @@ namespace lmdbio::cache {
 /// has read.
 class CachedReader final : public RangeReader {
  public:
-  enum class Bytes : bool {
-    wanted,    ///< the caller uses the bytes
+  enum class Bytes : unsigned char {
+    direct,    ///< the caller uses the bytes, which are read past the page cache
+    buffered,  ///< the caller uses the bytes, which are read through the page cache
     unwanted,  ///< the caller wants the bytes in the page cache of the database file; never read from the
                ///< image
   };
@@ -21,14 +23,17 @@ class CachedReader final : public RangeReader {
       : image_(std::move(image)), file_(std::move(file)), bytes_(bytes) {}
 
   long fill(std::uint64_t offset, MutableBytes to) noexcept override {
-    if (bytes_ == Bytes::wanted && image_->read(offset, to)) return static_cast<long>(to.size());
+    if (bytes_ != Bytes::unwanted && image_->read(offset, to)) return static_cast<long>(to.size());
     const long n = file_->fill(offset, to);
     if (n <= 0) return n;
     image_->note_read(static_cast<std::uint64_t>(n));
-    if (bytes_ == Bytes::wanted)
+    if (bytes_ == Bytes::direct) {
       image_->offer(offset, to.first(static_cast<std::size_t>(n)));
-    else
-      image_->offer_cached(offset, static_cast<std::uint64_t>(n));
+    } else {
+      // Only whole units count, and the page cache has the rest of the first and of the last one.
+      const std::uint64_t first = align_down(offset, kUnitBytes);
+      image_->offer_cached(first, align_up(offset + static_cast<std::uint64_t>(n), kUnitBytes) - first);
+    }
     return n;
   }
   unsigned threads() const noexcept override { return file_->threads(); }

@@ -402,6 +402,8 @@ bool Image::has(std::uint64_t chunk) noexcept {
 }
 
 void Image::offer_cached(std::uint64_t offset, std::uint64_t bytes) noexcept {
+  if (offset >= state_.used_bytes) return;
+  bytes = std::min(bytes, state_.used_bytes - offset);
   if (!wants(offset, bytes)) return;
   (void)PrivateTable::run([&]() noexcept {
     InProcess* const p = here();

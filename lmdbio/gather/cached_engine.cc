@@ -48,8 +48,10 @@ MakeEngine cached_engines(std::shared_ptr<cache::Image> image, bool buffered_cop
     if (wanted == EngineKind::pread || wanted == EngineKind::single || wanted == EngineKind::single_unread)
       return engine_factory()(file, depth, wanted, name);
     if (name != nullptr) *name = "cache";
-    const bool copies = wanted != EngineKind::populate && (file.direct() || buffered_copies);
-    const auto bytes = copies ? CachedReader::Bytes::wanted : CachedReader::Bytes::unwanted;
+    const bool copies = wanted != EngineKind::populate && buffered_copies;
+    const auto bytes = file.direct() ? CachedReader::Bytes::direct
+                       : copies      ? CachedReader::Bytes::buffered
+                                     : CachedReader::Bytes::unwanted;
     if (!file.kept() || PrivateTable::inside())
       return engine_here(image, file, depth, wanted, bytes, nullptr);
     return hosted_engine({file.alignment(), depth, file.direct()}, wanted,
