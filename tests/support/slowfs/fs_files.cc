@@ -200,6 +200,8 @@ void FileSystem::read(fuse_req* req, NodeId, std::size_t size, off_t off, fuse_f
   if (number != 0 && s->hang.hits(number)) {
     fs.counters_.count(Fault::k_read_hang);
     fs.parking_.park(req, Parking::Kind::kHangRead, std::max(due, after_ms(s->hang_ms)), done);
+    // Those who hang may have been released since the settings were looked at.
+    if (!fs.settings()->hang.hits(number)) fs.parking_.release();
   } else if (due > now && (s->delay_us != 0 || due > Parking::Clock::now())) {
     fs.parking_.park(req, Parking::Kind::kDelay, due, done);
   } else {
