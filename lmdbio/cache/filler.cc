@@ -16,7 +16,7 @@ namespace lmdbio::cache {
 
 namespace {
 
-// Makes the calling thread run, and read and write, only when nobody else does.  Both calls may fail.
+// Gives the calling thread the lowest priority for CPU and I/O.  Both calls may fail.
 void become_idle() noexcept {
   const sched_param none{};
   (void)::sched_setscheduler(0, SCHED_IDLE, &none);

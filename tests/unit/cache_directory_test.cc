@@ -1,4 +1,4 @@
-// The directory of the cache: whose it is, what is in it, and what is removed from it.
+// Tests which directories the cache uses, what it lists, and what it removes.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
