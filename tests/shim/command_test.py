@@ -548,7 +548,7 @@ class Info(Case):
         self.assertEqual(j["recipes"][0]["codec"], "raw")
         self.assertEqual(j["cache_rate"], {"bytes_per_second": 2e9, "source": "given"})
         self.assertEqual(j["file_rate"], {"bytes_per_second": 2e8, "source": "assumed"})
-        self.assertGreater(j["samples"], 1)
+        self.assertGreaterEqual(j["samples"], 1)  # slow machines try fewer
         for r in j["recipes"]:
             self.assertGreaterEqual(r["ratio"], 1)
             self.assertGreater(r["unpack_bytes_per_second"], 0)
