@@ -1,28 +1,56 @@
 #include "lmdbio/cache/filler.h"
 
+#include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <cstdio>
 #include <new>
 #include <optional>
 #include <utility>
 
+#include "lmdbio/base/unique_fd.h"
 #include "lmdbio/io/private_table.h"
 
 namespace lmdbio::cache {
 
 namespace {
 
-// Gives the calling thread the lowest priority for CPU and I/O.  Both calls may fail.
+// Gives the calling thread the lowest priority for I/O.  The call may fail.
 void become_idle() noexcept {
-  const sched_param none{};
-  (void)::sched_setscheduler(0, SCHED_IDLE, &none);
   constexpr int kProcess = 1, kIdleClass = 3 << 13;  // ioprio_set(2)
   (void)::syscall(SYS_ioprio_set, kProcess, 0, kIdleClass);
 }
+
+/// Measures how busy the processors are, by the time that the calling thread waits for one.
+class Pace {
+ public:
+  /// Returns how long to pause.
+  std::int64_t pause_ns() noexcept {
+    timespec t{};
+    (void)::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    const std::int64_t ran = std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec, waited = waited_ns();
+    const std::int64_t pause = pause_after(ran - ran_, waited - waited_);
+    ran_ = ran;
+    waited_ = waited;
+    return pause;
+  }
+
+ private:
+  // The second number of /proc/PID/schedstat; 0 if there is no such file.
+  std::int64_t waited_ns() const noexcept {
+    char text[80];
+    const ssize_t n = stat_ ? ::pread(stat_.get(), text, sizeof text - 1, 0) : 0;
+    text[n > 0 ? n : 0] = 0;
+    long waited = 0;
+    return std::sscanf(text, "%*u %ld", &waited) == 1 ? waited : 0;
+  }
+
+  const UniqueFd stat_{::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)};
+  std::int64_t ran_ = 0, waited_ = waited_ns();
+};
 
 }  // namespace
 
@@ -51,7 +79,13 @@ void* Filler::run(void* kept) noexcept {
   return nullptr;
 }
 
+void Filler::pause(std::int64_t ns) noexcept {
+  const std::uint32_t seen = hurry_.now();
+  if (ns > 0 && flushing_ == 0 && !ending_) hurry_.wait(seen, ns);
+}
+
 void Filler::serve() noexcept {
+  Pace pace;
   for (;;) {
     const std::uint32_t seen = work_.now();
     std::int64_t wait_ns = 0;
@@ -71,10 +105,11 @@ void Filler::serve() noexcept {
         write_(context_, piece.offset, {piece.memory.get(), piece.bytes});
         piece.memory.reset();
         give_back(piece.bytes);
-        continue;
+      } else {
+        wait_ns = idle_(context_);
       }
-      wait_ns = idle_(context_);
     }
+    pause(pace.pause_ns());
     if (wait_ns != 0) work_.wait(seen, wait_ns);
   }
 }
@@ -106,12 +141,15 @@ bool Filler::push(Piece piece) noexcept {
 }
 
 void Filler::flush_until(std::int64_t end_ns) noexcept {
+  ++flushing_;
+  hurry_.notify();
   for (;;) {
     const std::uint32_t seen = done_.now();
     const std::int64_t left = end_ns - now_ns();
-    if (waiting_ == 0 || left <= 0) return;
+    if (waiting_ == 0 || left <= 0) break;
     done_.wait(seen, left);
   }
+  --flushing_;
 }
 
 }  // namespace lmdbio::cache

@@ -1,6 +1,7 @@
 // The thread that writes to an image what was offered.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -14,11 +15,19 @@
 
 namespace lmdbio::cache {
 
-/// Writes pieces of a file in a thread of the private table, with the lowest priority for CPU and I/O.  Any
-/// thread may add pieces; a forked child must not use its parent's filler.
+/// Returns how long a thread should pause, in ns, after it ran for `ran_ns` and waited for a processor for
+/// `waited_ns`.  While others want the processors, it uses at most a 20th of one.
+constexpr std::int64_t pause_after(std::int64_t ran_ns, std::int64_t waited_ns) noexcept {
+  constexpr std::int64_t kPart = 20, kLongest = 1'000'000'000;
+  return waited_ns > ran_ns / 4 ? std::min(ran_ns, kLongest / kPart) * kPart : 0;
+}
+
+/// Writes pieces of a file in a thread of the private table.  Any thread may add pieces; a forked child must
+/// not use its parent's filler.
 ///
-/// Nobody waits for the thread, which may take seconds for a piece while all processors are busy.  It keeps
-/// the owner of the file alive during a piece, and ends when the owner is gone.
+/// The thread pauses while all processors are busy.  It has the priority of other threads: a thread of low
+/// priority would delay the end of the process by seconds, and everybody who waits for a lock that it holds.
+/// It keeps the owner of the file alive during a piece, and ends when the owner is gone.
 class Filler {
  public:
   /// Upper limit on the bytes that wait to be written.
@@ -36,6 +45,7 @@ class Filler {
   void end() noexcept {
     ending_ = true;
     work_.notify();
+    hurry_.notify();
   }
 
   /// Returns memory for a piece, or nullptr if too much is waiting.
@@ -61,15 +71,17 @@ class Filler {
       : write_(write), idle_(idle), context_(context), owner_(std::move(owner)) {}
   static void* run(void* self) noexcept;
   void serve() noexcept;
+  void pause(std::int64_t ns) noexcept;
   bool push(Piece piece) noexcept;
 
   const Write write_;
   const Idle idle_;
   void* const context_;
   const std::weak_ptr<const void> owner_;
-  EventCount work_, done_;
+  EventCount work_, done_, hurry_;
   std::atomic<std::size_t> waiting_{0};  ///< bytes that were taken and not written yet
   std::atomic<bool> ending_{false};
+  std::atomic<unsigned> flushing_{0};  ///< threads in flush_until()
   std::mutex mutex_;
   std::deque<Piece> pieces_;  ///< guarded by mutex_
 };

@@ -37,7 +37,7 @@ struct ImageCounts {
   Counter filled;     ///< chunks added to the image
   Counter skipped;    ///< bytes that were not added, because earlier ones had not been written yet
   Counter damaged;    ///< chunks whose checksum was wrong
-  Counter unpack_ns;  ///< time of reads of compressed chunks, in ns
+  Counter unpack_ns;  ///< time of reads of compressed chunks, in ns, the reads of the disk included
 };
 
 /// The image of a database file: a file of the same length on local disk, that has some of its chunks.  Any
@@ -107,11 +107,15 @@ class Image : public std::enable_shared_from_this<Image> {
   void flush() noexcept;
 
   const ImageCounts& counts() const noexcept { return counts_; }
-  /// Sets `total` to the bytes that this process has read from the image.  `file_bytes`: bytes that a user of
+  /// Copies counts of this process to a record of statistics.  `file_bytes`: bytes that a user of
   /// whole_file() has read since its last call; 0 for other users.
-  void count_into(Counter& total, std::uint64_t file_bytes) noexcept {
+  template <class Statistics>
+  void count_into(Statistics& to, std::uint64_t file_bytes) noexcept {
     counts_.read += file_bytes;
-    total.raise_to(counts_.read);
+    to.cache_read.raise_to(counts_.read);
+    to.cache_unpack_ns.raise_to(counts_.unpack_ns);
+    to.cache_filled.raise_to(counts_.filled);
+    to.cache_skipped.raise_to(counts_.skipped);
   }
 
  private:

@@ -129,10 +129,11 @@ double seconds_per_byte_without(const Conditions& c) noexcept {
 
 std::size_t choose_recipe(std::span<const Trial> trials, const Conditions& c, Goal goal) noexcept {
   const auto cost = [&](const Trial& t) {
+    if (t.recipe.codec != Codec::raw && t.ratio < kLeastRatio) return std::numeric_limits<double>::infinity();
     return goal == Goal::fastest ? seconds_per_byte(t, c) : hit_seconds(t, c);
   };
   double least = std::numeric_limits<double>::infinity();
-  for (const Trial& t : trials) least = std::min(least, cost(t));
+  for (const Trial& t : trials) least = std::min(least, cost(t));  // raw has a finite cost
   const double bound = goal == Goal::fastest
                            ? 1.02 * least
                            : std::max({1 / c.image_rate, 1 / c.original_rate, program_seconds(c)});

@@ -67,6 +67,10 @@ double seconds_per_byte(const Trial& trial, const Conditions& conditions) noexce
 /// Returns the same without an image.
 double seconds_per_byte_without(const Conditions& conditions) noexcept;
 
+/// Data that is compressed by less stays raw: a raw image that is complete is mapped in place of the
+/// database, without copies, and lookups use it.
+inline constexpr double kLeastRatio = 1.1;
+
 enum class Goal {
   fastest,  ///< the smallest cost; within 2 %, the largest capacity
   /// The largest capacity such that a read from the image takes no longer than a read of the original file,

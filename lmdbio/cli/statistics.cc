@@ -86,6 +86,17 @@ std::string requests_text(const Json& io) {
   return out;
 }
 
+/// Adds a line about the cache on local disk, for walks and lookups or for readers.
+void add_cache(const Json& j, const char* who, Lines& out) {
+  if (count(j, "cache_read") + count(j, "cache_filled") + count(j, "cache_skipped") == 0) return;
+  out.push_back(format_text(
+      "%scache on local disk: %s read from it, %.3f s of it for compressed data; %s added; not added, "
+      "because "
+      "the thread that writes was behind: %s",
+      who, bytes(j, "cache_read").c_str(), static_cast<double>(number(j, "cache_unpack_us")) / 1e6,
+      counted(count(j, "cache_filled"), "chunk").c_str(), bytes(j, "cache_skipped").c_str()));
+}
+
 /// Adds lines about reads of data that was not resident.
 void add_reading(const Json& io, Lines& out) {
   const std::string path = io.value("read_path", ""), engine = io.value("engine", "");
@@ -106,8 +117,7 @@ void add_reading(const Json& io, Lines& out) {
                               count(io, "chunks_cached")));
   out.push_back("read for walks and lookups: " + bytes(io, "read") +
                 (engine.empty() ? "" : " (by " + printable(engine) + ")"));
-  if (count(io, "cache_read") != 0)
-    out.push_back("read from the cache on local disk: " + bytes(io, "cache_read"));
+  add_cache(io, "", out);
   out.push_back(format_text("waits for read-ahead: %llu, %.3f s in total; requests by size: %s",
                             count(io, "stalls"), static_cast<double>(number(io, "stall_us")) / 1e6,
                             requests_text(io).c_str()));
@@ -168,8 +178,7 @@ void add_readers(const Json& reader, Lines& out) {
       counted(count(reader, "batches"), "batch", "batches").c_str(), bytes(reader, "bytes").c_str(),
       bytes(reader, "read").c_str(), counted(count(reader, "requests"), "request").c_str(),
       bytes(reader, "copied").c_str(), static_cast<double>(number(reader, "wait_us")) / 1e6));
-  if (count(reader, "cache_read") != 0)
-    out.push_back("readers: read from the cache on local disk: " + bytes(reader, "cache_read"));
+  add_cache(reader, "readers: ", out);
 }
 
 /// Adds lines for one environment, or for the totals of all environments.

@@ -9,13 +9,17 @@ namespace lmdbio::records {
 struct Counters {
   Counter index_read;  ///< 1 if the record index came from a file
   Counter batches, records;
-  Counter bytes_given;             ///< bytes of keys and values that programs received
-  Counter bytes_read;              ///< bytes read from the file
-  Counter cache_read;              ///< bytes that the process has read from the cache on local disk
-  Counter bytes_copied;            ///< bytes copied from the page cache through the mapping
-  Counter requests;                ///< reads of the file
-  Counter fetches;                 ///< fetches that have been read
-  Counter fetches_cached;          ///< fetches that came from the page cache
+  Counter bytes_given;  ///< bytes of keys and values that programs received
+  Counter bytes_read;   ///< bytes read from the file
+  Counter cache_read;   ///< bytes that the process has read from the cache on local disk
+  Counter
+      cache_unpack_ns;     ///< time of the reads of compressed data among them, in ns, decompression included
+  Counter cache_filled;    ///< chunks that the process has added to the cache
+  Counter cache_skipped;   ///< bytes that it did not add, because the thread that writes was behind
+  Counter bytes_copied;    ///< bytes copied from the page cache through the mapping
+  Counter requests;        ///< reads of the file
+  Counter fetches;         ///< fetches that have been read
+  Counter fetches_cached;  ///< fetches that came from the page cache
   Counter leaf_hits, leaf_misses;  ///< leaf pages of keys that were cached, and that were not
   Counter waits, wait_ns;          ///< the program's waits for batches
   Counter failed;                  ///< batches that could not be returned
@@ -35,6 +39,9 @@ inline constexpr CounterField<Counters> kCounters[] = {
     {"bytes", &Counters::bytes_given},
     {"read", &Counters::bytes_read},
     {"cache_read", &Counters::cache_read},
+    {"cache_unpack_us", &Counters::cache_unpack_ns, 1000},
+    {"cache_filled", &Counters::cache_filled},
+    {"cache_skipped", &Counters::cache_skipped},
     {"copied", &Counters::bytes_copied},
     {"requests", &Counters::requests},
     {"fetches", &Counters::fetches},

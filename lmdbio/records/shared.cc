@@ -147,7 +147,7 @@ void Queues::count() noexcept {
   shared_.counters.bytes_read += counts.bytes;
   shared_.counters.requests += counts.requests;
   if (cache::Image* const image = shared_.source.image.get(); image != nullptr)
-    image->count_into(shared_.counters.cache_read, shared_.source.is_image ? counts.bytes : 0);
+    image->count_into(shared_.counters, shared_.source.is_image ? counts.bytes : 0);
 }
 
 }  // namespace lmdbio::records

@@ -47,7 +47,11 @@ struct FileStats {
   Counter exact_bytes;       ///< bytes of these reads
   Counter exact_ns;          ///< time that lookups waited for these reads
   Counter cache_read;        ///< bytes that the process has read from the cache on local disk, for any use
-  Counter leaves_fetched;    ///< leaf pages fetched ahead of lookups
+  Counter
+      cache_unpack_ns;     ///< time of the reads of compressed data among them, in ns, decompression included
+  Counter cache_filled;    ///< chunks that the process has added to the cache
+  Counter cache_skipped;   ///< bytes that it did not add, because the thread that writes was behind
+  Counter leaves_fetched;  ///< leaf pages fetched ahead of lookups
 
   void add_reads(const ReadCounts& c) noexcept {
     read += c.bytes, short_reads += c.short_reads, retries += c.retries;
@@ -93,6 +97,9 @@ inline constexpr CounterField<FileStats> kFileStats[] = {
     {"exact_bytes", &FileStats::exact_bytes},
     {"exact_us", &FileStats::exact_ns, 1000},
     {"cache_read", &FileStats::cache_read},
+    {"cache_unpack_us", &FileStats::cache_unpack_ns, 1000},
+    {"cache_filled", &FileStats::cache_filled},
+    {"cache_skipped", &FileStats::cache_skipped},
     {"leaves_fetched", &FileStats::leaves_fetched},
     {"loads_begun", &FileStats::loads_begun},
     {"loads_finished", &FileStats::loads_finished},

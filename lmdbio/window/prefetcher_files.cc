@@ -180,7 +180,10 @@ void Prefetcher::close(const std::shared_ptr<WindowFile>& file) noexcept {
   {
     const AsyncSignalsAllowed program;
     if (stopped != nullptr) stopped->join();
-    if (file->from_cache != nullptr) file->from_cache->image->flush();
+    if (file->from_cache != nullptr) {
+      file->from_cache->image->flush();
+      file->count(*file->from_cache, {});
+    }
   }
   delete stopped;
 }

@@ -139,7 +139,7 @@ struct WindowFile : std::enable_shared_from_this<WindowFile> {
   /// Counts reads of a backing.
   void count(const Backing& b, const ReadCounts& reads) noexcept {
     stats.add_reads(reads);
-    if (b.image != nullptr) b.image->count_into(stats.cache_read, is_image(b) ? reads.bytes : 0);
+    if (b.image != nullptr) b.image->count_into(stats, is_image(b) ? reads.bytes : 0);
   }
   const bool local;               ///< on a local file system
   const std::uint64_t readahead;  ///< size of the kernel's read-ahead for page faults, in bytes

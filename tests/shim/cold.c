@@ -665,7 +665,7 @@ static void run(const char* command) {
     MUST(mdb_env_set_mapsize(s->env, n[1] << 20));
   else if (IS("writer")) {
     MUST(mdb_env_create(&writing));
-    MUST(mdb_env_set_mapsize(writing, (size_t)1 << 30));
+    MUST(mdb_env_set_mapsize(writing, (size_t)8 << 30));
     MUST(mdb_env_open(writing, dir, MDB_NOSYNC, 0644));
   } else if (IS("commit"))
     MUST(commit());

