@@ -5,7 +5,8 @@ of the image, beside the least ratio that is expected and the estimate of `lmdbi
 of the file's size (at least 16 MiB), and counts what a job reads from the slow file system: in order (walk) and shuffled (reader).  It
 should read at most max(0, 1 - ratio / 2) + 0.03 of the file.  A cache of this size that evicts the least recently used chunk is simulated beside
 it, with the same ratio.  In the simulation, each epoch visits each chunk once.  These are counts; other load does not matter, except
-that the codec depends on measured rates.
+that the codec depends on measured rates.  Use --size 256M or more: LMDBIO checks the space after each 64 MiB, and only then finds that
+compressed chunks leave room for more.
 """
 import collections
 import json

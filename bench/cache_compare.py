@@ -147,7 +147,7 @@ class Compare:
         return way.job("walk", way.at, FIRST)[1]["mark_seconds"]  # what was copied is in the page cache
 
     def random_reads(self):
-        self.ways = {}
+        self.ways = {"none": Original(self.args, "none", self.where, self.database)}
         for codec in self.args.codecs:
             self.add(f"cache {codec}", self.cached(codec))
         self.add("squashfs 1M", lambda name: squashfs(self.args, name + " random", self.local, "1M"))

@@ -5,7 +5,7 @@
   jpeg       pieces of pictures, compressed again, 512 x 384 pixels (needs Pillow; else random bytes behind a JPEG header)
   resized    Caffe Datum, 3 x 256 x 256 uint8: pieces of pictures, scaled down 2 times or more
   full       Caffe Datum, 3 x 256 x 256 uint8: pieces of pictures at full resolution
-  fields     4 smooth fields of 128 x 128 float32
+  fields     4 smooth fields of 128 x 128 float32: temperature, pressure and wind
   counts     4 x 64 x 64 x 64 int16: counts of particles around smooth densities, as in CosmoFlow
   graphs     pickled dictionaries of arrays: features of nodes, edges, features of edges, positions; 28 KB
   molecules  pickled dictionaries: atoms, SMILES, 11 conformations in float32, as in Uni-Mol; 2.6 KB
@@ -105,7 +105,8 @@ def full(random, pictures, _):
 
 
 def fields(random, *_):
-    return np.stack([smooth(random, (128, 128), 4) for _ in range(4)]).astype(np.float32).tobytes()
+    mean, deviation = np.array([[280, 100, 0, 0], [15, 1, 8, 8]])[..., None, None]  # temperature in K, pressure in kPa, wind in m/s
+    return (mean + deviation * np.stack([smooth(random, (128, 128), 4) for _ in range(4)])).astype(np.float32).tobytes()
 
 
 def counts(random, *_):
