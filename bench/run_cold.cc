@@ -43,7 +43,7 @@ Options parse(int argc, char** argv) {
   return o;
 }
 
-void walk(const OpenDb& db, const Options& o, ColdResult& r) {
+void walk(const OpenDb& db, const Options& o, std::uint64_t start, ColdResult& r) {
   MDB_txn* txn = nullptr;
   MDB_cursor* cursor = nullptr;
   must(mdb_txn_begin(db.env, nullptr, MDB_RDONLY, &txn), "mdb_txn_begin");
@@ -61,6 +61,7 @@ void walk(const OpenDb& db, const Options& o, ColdResult& r) {
     r.mark_bytes = r.bytes;
     r.mark_records = r.records;
     r.mark_digest = r.digest;
+    r.mark_seconds = static_cast<double>(clock_ns() - start) * 1e-9;
     if (o.stop) break;
   }
   const bool stopped = o.stop && r.mark_records != 0;
@@ -80,7 +81,7 @@ int run(int argc, char** argv) {
     result.library = info.dli_fname;
   const std::uint64_t start = clock_ns();
   const OpenDb db = open_db(o.path, KeyKind::kImage, o.flags);
-  walk(db, o, result);
+  walk(db, o, start, result);
   mdb_env_close(db.env);
   result.seconds = static_cast<double>(clock_ns() - start) * 1e-9;
   print_result(result);
