@@ -31,14 +31,17 @@ class Pace {
   std::int64_t pause_ns() noexcept {
     timespec t{};
     (void)::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    const std::int64_t ran = std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec, waited = waited_ns();
-    const std::int64_t pause = pause_after(ran - ran_, waited - waited_);
+    const std::int64_t ran = std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+    if (ran - ran_ < kEvery) return 0;
+    const std::int64_t waited = waited_ns(), pause = pause_after(ran - ran_, waited - waited_);
     ran_ = ran;
     waited_ = waited;
     return pause;
   }
 
  private:
+  static constexpr std::int64_t kEvery = 200'000;
+
   // The second number of /proc/PID/schedstat; 0 if there is no such file.
   std::int64_t waited_ns() const noexcept {
     char text[80];

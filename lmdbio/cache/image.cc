@@ -360,6 +360,7 @@ bool Image::wants(std::uint64_t offset, std::uint64_t bytes) noexcept {
 
 void Image::note_read(std::uint64_t bytes) noexcept {
   std::int64_t none = 0;
+  ++reads_;
   if (file_read_.fetch_add(bytes, std::memory_order_relaxed) == 0)
     (void)first_read_ns_.compare_exchange_strong(none, now_ns());
 }

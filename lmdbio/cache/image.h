@@ -83,7 +83,7 @@ class Image : public std::enable_shared_from_this<Image> {
   /// Blocks.
   bool read(std::uint64_t offset, MutableBytes to) noexcept;
 
-  /// Tells that bytes were read from the database, which shows how fast it is.
+  /// Tells of one read of the database, which shows how fast it is, and how large reads are.
   void note_read(std::uint64_t bytes) noexcept;
   /// Returns why the image takes no more, or nullptr.  The text is valid until the process ends.
   const char* stopped() const noexcept { return stopped_.load(std::memory_order_relaxed); }
@@ -176,6 +176,7 @@ class Image : public std::enable_shared_from_this<Image> {
   std::atomic<InProcess*> in_process_{nullptr};  ///< owned; see here()
   std::atomic<std::int64_t> first_read_ns_{0};   ///< time of the first note_read(), CLOCK_MONOTONIC
   std::atomic<std::uint64_t> file_read_{0};      ///< bytes that note_read() was told of
+  Counter reads_;                                ///< calls of note_read()
   ImageCounts counts_;
 };
 

@@ -41,7 +41,7 @@ constexpr std::int64_t kResidentEvery = 1'000'000'000;
 constexpr std::size_t kResidentPiece = std::size_t{1} << 20;
 constexpr std::int64_t kLongWait = 3'600'000'000'000;
 /// Chunks after which the size of a compressed chunk is known.
-constexpr std::uint64_t kEnoughChunks = 8;
+constexpr std::uint64_t kEnoughChunks = 4;
 /// The rate of reads from a local disk that the choice of a recipe assumes, in bytes per second.
 constexpr double kImageRate = 1.5e9;
 
@@ -95,7 +95,6 @@ bool Image::is_current() const noexcept {
 
 void Image::look_at_room(InProcess& p) noexcept {
   if (p.until_look > 0) return;
-  p.until_look = kLookEvery;
   std::uint64_t room = 0, used = 0;
   struct stat st;
   if (::fstat(p.data.get(), &st) == 0) {
@@ -113,6 +112,8 @@ void Image::look_at_room(InProcess& p) noexcept {
     chunk = std::min(chunk, static_cast<double>(used) / static_cast<double>(there));
   const auto most = static_cast<std::uint64_t>(static_cast<double>(room) / chunk);
   chunks_wanted_.store(std::min(chunks_, most), std::memory_order_relaxed);
+  // Early enough that a compressed image goes on when it has as many chunks as raw ones would have room.
+  p.until_look = std::min(kLookEvery, static_cast<std::int64_t>(most / 4 * kChunkBytes));
 }
 
 // Chooses how the image is compressed, from a sample of the database, and makes its table.
@@ -137,6 +138,8 @@ void Image::choose(InProcess& p) noexcept {
       c.image_rate = kImageRate;
       c.original_rate = std::max(1e6, static_cast<double>(file_read_) / std::max(seconds, 1e-3));
       c.idle_cores = InProcess::most_decoders();
+      c.read_bytes =
+          static_cast<double>(file_read_) / static_cast<double>(std::max<std::uint64_t>(reads_, 1));
       c.budget = static_cast<double>(std::max<std::uint64_t>(chunks_wanted_ * kChunkBytes, 1));
       c.size = static_cast<double>(state_.used_bytes);
       const bool smallest = config().cache_codec == CacheCodec::smallest;

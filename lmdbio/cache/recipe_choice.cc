@@ -32,8 +32,11 @@ double entropy(std::span<const Bytes> sample, std::size_t width) noexcept {
 
 /// Returns the seconds that a byte from the image takes.
 double hit_seconds(const Trial& t, const Conditions& c) noexcept {
-  const double read = 1 / (c.image_rate * t.ratio);
-  const double unpack = t.recipe.codec == Codec::raw ? 0 : 1 / t.unpack_rate;
+  const bool compressed = t.recipe.codec != Codec::raw;
+  // A read of compressed data reads and decompresses whole frames.
+  const double frames = compressed && c.read_bytes > 0 ? std::max(1.0, kFrameBytes / c.read_bytes) : 1;
+  const double read = frames / (c.image_rate * t.ratio);
+  const double unpack = compressed ? frames / t.unpack_rate : 0;
   return c.prefetching ? std::max(read, unpack / std::max(c.idle_cores, 1u)) : read + unpack;
 }
 

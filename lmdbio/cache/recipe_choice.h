@@ -57,6 +57,7 @@ struct Conditions {
   double original_rate;     ///< reads of the original file
   double program_rate = 0;  ///< what the program consumes; 0: not known, no limit
   unsigned idle_cores = 1;  ///< that decompress while the program prefetches
+  double read_bytes = 0;    ///< mean size of the program's reads; 0: not known, large
   bool prefetching = true;  ///< false: the program waits for each read and its decompression
   double budget;            ///< of the image
   double size;              ///< of the database

@@ -168,6 +168,20 @@ TEST(RecipeChoice, CostIsTheFormula) {
   EXPECT_DOUBLE_EQ(seconds_per_byte(t, c), 1 / 2e9 + 1 / 5e8);
 }
 
+TEST(RecipeChoice, SmallReadsDecompressWholeFrames) {
+  const Trial t = trial(Codec::zstd1, 2, 500);
+  Conditions c = {.image_rate = 1e9, .original_rate = 1e8, .idle_cores = 4, .budget = 1e9, .size = 1e9};
+  for (const double large : {0.0, 65536.0, 4e6}) {
+    c.read_bytes = large;
+    EXPECT_DOUBLE_EQ(seconds_per_byte(t, c), 1 / 2e9);
+  }
+  c.read_bytes = 4096;
+  EXPECT_DOUBLE_EQ(seconds_per_byte(t, c), 16 / 2e9);
+  EXPECT_DOUBLE_EQ(seconds_per_byte({}, c), 1 / 1e9);
+  c.prefetching = false;
+  EXPECT_DOUBLE_EQ(seconds_per_byte(t, c), 16 / 2e9 + 16 / 5e8);
+}
+
 TEST(RecipeChoice, WithinTwoPercentTheLargestCapacityWins) {
   Conditions c = {.image_rate = 1e9,
                   .original_rate = 1e8,
