@@ -21,8 +21,8 @@ namespace lmdbio::cache {
 /// the owner of the file alive during a piece, and ends when the owner is gone.
 class Filler {
  public:
-  /// Upper limit on the bytes that wait to be written.
-  static constexpr std::size_t kMostBytes = std::size_t{8} << 20;
+  /// Upper limit on the bytes that wait to be written: a half of the 8 MiB that the cache may take in all.
+  static constexpr std::size_t kMostBytes = std::size_t{4} << 20;
   /// Writes one piece.
   using Write = void (*)(void* context, std::uint64_t offset, Bytes bytes) noexcept;
 
