@@ -109,38 +109,57 @@ Result<std::size_t> Scratch::compress(Bytes, Recipe, MutableBytes) noexcept { re
 Status Scratch::decompress(Bytes, Recipe, MutableBytes) noexcept { return damaged(); }
 #endif
 
+Result<std::size_t> ChunkPacker::add(Bytes frame, MutableBytes out, Scratch& scratch) noexcept {
+  if (!recipe_.valid() || frame.empty() || frame.size() > kFrameBytes || out.size() < frame.size() ||
+      plain_bytes_ != frames_ * kFrameBytes || frames_ == kMostFrames)
+    return Status::from_errno(EINVAL);
+  if (!built_in(recipe_.codec)) return Status::from_errno(ENOTSUP);
+  if (const Status ready = scratch.prepare(recipe_); !ready.ok()) return ready;
+  const std::size_t most = most_compressed(frame.size());
+  std::size_t n = 0;
+  if (recipe_.codec != Codec::raw && most != 0) {
+    const Result<std::size_t> compressed = scratch.compress(frame, recipe_, out.first(most));
+    if (!compressed) return compressed.error();
+    n = compressed.value();
+  }
+  if (n == 0) {
+    n = frame.size();
+    std::memcpy(out.data(), frame.data(), n);
+  }
+  stored_[frames_] = static_cast<std::uint32_t>(n);
+  checksums_[frames_++] = XXH3_64bits(out.data(), n);
+  plain_bytes_ += frame.size();
+  return n;
+}
+
+std::array<std::byte, kHeaderBytes> ChunkPacker::header(std::uint64_t tag) const noexcept {
+  Header h{};
+  h.magic = kMagic;
+  h.plain_bytes = static_cast<std::uint32_t>(plain_bytes_);
+  h.codec = static_cast<std::uint8_t>(recipe_.codec);
+  h.filter = static_cast<std::uint8_t>(recipe_.filter.kind);
+  h.width = recipe_.filter.width;
+  std::copy(stored_.begin(), stored_.end(), h.stored);
+  std::copy(checksums_.begin(), checksums_.end(), h.checksums);
+  h.checksum = header_checksum(h, tag);
+  return std::bit_cast<std::array<std::byte, kHeaderBytes>>(h);
+}
+
 Result<std::size_t> compress_chunk(Bytes plain, Recipe recipe, std::uint64_t tag, MutableBytes out,
                                    Scratch& scratch) noexcept {
   if (!recipe.valid() || plain.size() > kMostChunkBytes || out.size() < stored_bound(plain.size()))
     return Status::from_errno(EINVAL);
   if (!built_in(recipe.codec)) return Status::from_errno(ENOTSUP);
-  if (const Status ready = scratch.prepare(recipe); !ready.ok()) return ready;
-  Header h{};
-  h.magic = kMagic;
-  h.plain_bytes = static_cast<std::uint32_t>(plain.size());
-  h.codec = static_cast<std::uint8_t>(recipe.codec);
-  h.filter = static_cast<std::uint8_t>(recipe.filter.kind);
-  h.width = recipe.filter.width;
+  ChunkPacker packer(recipe);
   std::size_t at = kHeaderBytes;
-  for (std::size_t i = 0; i * kFrameBytes < plain.size(); ++i) {
-    const Bytes frame = plain.subspan(i * kFrameBytes, std::min(kFrameBytes, plain.size() - i * kFrameBytes));
-    const std::size_t most = most_compressed(frame.size());
-    std::size_t n = 0;
-    if (recipe.codec != Codec::raw && most != 0) {
-      const Result<std::size_t> compressed = scratch.compress(frame, recipe, out.subspan(at, most));
-      if (!compressed) return compressed.error();
-      n = compressed.value();
-    }
-    if (n == 0) {
-      n = frame.size();
-      std::memcpy(out.data() + at, frame.data(), n);
-    }
-    h.stored[i] = static_cast<std::uint32_t>(n);
-    h.checksums[i] = XXH3_64bits(out.data() + at, n);
-    at += n;
+  for (std::size_t i = 0; i < plain.size(); i += kFrameBytes) {
+    const Bytes frame = plain.subspan(i, std::min(kFrameBytes, plain.size() - i));
+    const Result<std::size_t> n = packer.add(frame, out.subspan(at, frame.size()), scratch);
+    if (!n) return n.error();
+    at += n.value();
   }
-  h.checksum = header_checksum(h, tag);
-  std::memcpy(out.data(), &h, sizeof h);
+  const auto header = packer.header(tag);
+  std::memcpy(out.data(), header.data(), header.size());
   return at;
 }
 

@@ -3,6 +3,7 @@
 // No I/O, no threads.  docs/format.md describes the bytes.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -54,7 +55,7 @@ class Scratch {
 
  private:
   friend class ChunkHeader;
-  friend Result<std::size_t> compress_chunk(Bytes, Recipe, std::uint64_t, MutableBytes, Scratch&) noexcept;
+  friend class ChunkPacker;
   struct Free {
     void operator()(ZSTD_CCtx_s* context) const noexcept;
     void operator()(ZSTD_DCtx_s* context) const noexcept;
@@ -69,10 +70,28 @@ class Scratch {
   std::unique_ptr<ZSTD_DCtx_s, Free> decompressor_;
 };
 
+/// Makes a stored chunk frame by frame.  One thread at a time.
+class ChunkPacker {
+ public:
+  explicit ChunkPacker(Recipe recipe) noexcept : recipe_(recipe) {}
+
+  /// Writes the next stored frame to `out`, at least frame.size() bytes, and returns its size.  `frame`:
+  /// kFrameBytes; the last frame of a chunk may be shorter.  The frame is stored as it is if compression
+  /// saves less than 3 %.  Errors: EINVAL (an argument), ENOTSUP (the codec is not in this build), ENOMEM.
+  Result<std::size_t> add(Bytes frame, MutableBytes out, Scratch& scratch) noexcept;
+  /// Returns the header, which comes before the frames.  `tag`: any number; ChunkHeader::parse() refuses the
+  /// header of a chunk with another one.
+  std::array<std::byte, kHeaderBytes> header(std::uint64_t tag) const noexcept;
+
+ private:
+  Recipe recipe_;
+  std::size_t frames_ = 0, plain_bytes_ = 0;
+  std::array<std::uint32_t, kMostFrames> stored_{};
+  std::array<std::uint64_t, kMostFrames> checksums_{};
+};
+
 /// Writes `plain`, at most kMostChunkBytes, to `out`, at least stored_bound(plain.size()) bytes.  Returns how
-/// many bytes it wrote: the header and the frames.  Stores a frame as it is if compression saves less than
-/// 3 %.  `tag`: any number; ChunkHeader::parse() refuses the header of a chunk with another one.
-/// Errors: EINVAL (an argument), ENOTSUP (the codec is not in this build), ENOMEM.
+/// many bytes it wrote: the header and the frames of a ChunkPacker.  Errors: as ChunkPacker::add().
 Result<std::size_t> compress_chunk(Bytes plain, Recipe recipe, std::uint64_t tag, MutableBytes out,
                                    Scratch& scratch) noexcept;
 

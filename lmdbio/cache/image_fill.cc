@@ -24,9 +24,6 @@
 #include "lmdbio/format/layout.h"
 #include "lmdbio/io/content_state.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 namespace lmdbio::cache {
 
 namespace {
@@ -38,7 +35,7 @@ constexpr auto kLookEvery = static_cast<std::int64_t>(16 * kChunkBytes);
 /// Interval in ns at which the filler looks for data that is in the page cache and not in the image.
 constexpr std::int64_t kResidentEvery = 1'000'000'000;
 /// Size of its reads, in bytes.
-constexpr std::size_t kResidentPiece = std::size_t{1} << 20;
+constexpr std::size_t kResidentPiece = std::size_t{256} << 10;
 constexpr std::int64_t kLongWait = 3'600'000'000'000;
 /// Chunks after which the size of a compressed chunk is known.
 constexpr std::uint64_t kEnoughChunks = 4;
@@ -241,25 +238,32 @@ bool Image::store(InProcess& p, std::uint64_t chunk, TableEntry& entry) noexcept
   return false;
 }
 
-// Compresses a chunk whose plain bytes are all in the file of parts.
+// Compresses a chunk whose plain bytes are all in the file of parts.  One frame is in memory at a time.
 bool Image::compress(InProcess& p, std::uint64_t chunk, TableEntry& entry) noexcept {
   const auto plain_bytes = static_cast<std::size_t>(bytes_in(chunk));
-  const std::unique_ptr<std::byte[]> plain(new (std::nothrow) std::byte[plain_bytes]);
-  const std::unique_ptr<std::byte[]> stored(new (std::nothrow) std::byte[stored_bound(plain_bytes)]);
-  if (plain == nullptr || stored == nullptr) return false;
-  if (!read_all(p.part.get(), chunk * kChunkBytes, {plain.get(), plain_bytes})) return false;
-  if (p.has_entry(chunk)) return false;  // another process has stored it, and then made the hole
+  const std::uint64_t start = chunk * pitch();
+  const std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[2 * kFrameBytes]);
+  if (memory == nullptr) return false;
+  const MutableBytes stored{memory.get() + kFrameBytes, kFrameBytes};
+  const auto write_here = [&](std::size_t at, Bytes bytes) noexcept {
+    const bool written = write_all(p.data.get(), start + at, bytes);
+    if (!written) stop_filling(error_text());
+    return written;
+  };
   Scratch scratch;
-  const Result<std::size_t> n = compress_chunk({plain.get(), plain_bytes}, recipe_, tag_of(chunk),
-                                               {stored.get(), stored_bound(plain_bytes)}, scratch);
-  if (!n) return false;
-  if (!write_all(p.data.get(), chunk * pitch(), {stored.get(), n.value()})) {
-    stop_filling(error_text());
-    return false;
+  ChunkPacker packer(recipe_);
+  std::size_t end = kHeaderBytes;
+  for (std::size_t at = 0; at < plain_bytes; at += kFrameBytes) {
+    const MutableBytes plain{memory.get(), std::min(kFrameBytes, plain_bytes - at)};
+    if (!read_all(p.part.get(), chunk * kChunkBytes + at, plain)) return false;
+    if (p.has_entry(chunk)) return false;  // another process has stored it, and then made the hole
+    const Result<std::size_t> n = packer.add(plain, stored, scratch);
+    if (!n || !write_here(end, stored.first(n.value()))) return false;
+    end += n.value();
   }
-  entry.bytes = static_cast<std::uint32_t>(n.value());
-  entry.checksum = ::XXH3_64bits(stored.get(), n.value());
-  return true;
+  if (!write_here(0, packer.header(tag_of(chunk)))) return false;
+  entry.bytes = static_cast<std::uint32_t>(end);
+  return checksum_of(p.data.get(), start, end, entry.checksum);
 }
 
 // Adds the next chunk that is in the page cache and not in the image: it was there before, or was read in

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "lmdbio/cache/codec.h"
 #include "lmdbio/cache/directory.h"
 #include "lmdbio/cache/image.h"
 #include "lmdbio/cache/table.h"
@@ -47,7 +48,8 @@ inline std::string why_no_cache() {
              : "";
 }
 
-/// A database file: two meta pages and a value of pseudo-random bytes that fills it to `bytes`.
+/// A database file: two meta pages and a value of pseudo-random bytes that fills it to `bytes`.  A half of
+/// the value can be compressed.
 class CacheDatabase {
  public:
   static constexpr std::size_t kPage = 4096;
@@ -55,7 +57,9 @@ class CacheDatabase {
 
   explicit CacheDatabase(std::size_t bytes) {
     FileImage image(kPage);
-    const std::vector<std::byte> value = pattern(bytes - 2 * kPage - format::kPageHeader);
+    std::vector<std::byte> value = pattern(bytes - 2 * kPage - format::kPageHeader);
+    for (std::size_t i = 0; i < value.size(); ++i)
+      if (i / cache::kFrameBytes % 2 == 1) value[i] &= std::byte{0x0f};
     (void)image.overflow({reinterpret_cast<const char*>(value.data()), value.size()});
     image.metas(FileImage::record(0, 1, 2, 1), kSnapshot);
     bytes_.assign(image.bytes().begin(), image.bytes().end());

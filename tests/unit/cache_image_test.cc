@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <random>
@@ -341,6 +342,35 @@ TEST_F(ImageTest, DamagedDataOfAnEarlierBoot) {
     EXPECT_EQ(image->counts().damaged, 1u);
     fill(db, *image);
     EXPECT_EQ(read_all_chunks(db, *image), 3u) << chunk << ' ' << at << ": it is added again";
+  }
+}
+
+// One bit of a stored chunk: in an earlier boot, or, if the frames have checksums, in this one.
+// CACHE_IMAGE_FLIPS: how many.
+TEST_F(ImageTest, BitFlips) {
+  const char* const wanted = std::getenv("CACHE_IMAGE_FLIPS");
+  const int flips = wanted != nullptr ? std::atoi(wanted) : 500;
+  std::mt19937 random(44);
+  const CacheDatabase db(kSmall);
+  fill(db, *db.image());
+  const fs::path data = file(kDataEnding), table = file(kTableEnding);
+  const std::vector<char> good = contents(table);
+  const std::uint64_t stored = entries(1)[0].bytes;
+  for (int i = 0; i < flips; ++i) {
+    restart();
+    const auto image = db.image();
+    ASSERT_NE(image, nullptr);
+    const bool same_boot = !is_raw(*image) && i % 2 != 0;
+    if (same_boot) {
+      ASSERT_EQ(read_all_chunks(db, *image), 1u);
+    }
+    const std::uint64_t at = random() % stored;
+    const auto bit = static_cast<unsigned char>(1u << random() % 8);
+    change(data, at, bit);
+    ASSERT_EQ(read_all_chunks(db, *image), 0u) << at << ' ' << int{bit};
+    ASSERT_FALSE(image->has(0));
+    change(data, at, bit);
+    put_back(table, good);
   }
 }
 
