@@ -30,8 +30,8 @@ constexpr std::int64_t pause_after(std::int64_t ran_ns, std::int64_t waited_ns) 
 /// It keeps the owner of the file alive during a piece, and ends when the owner is gone.
 class Filler {
  public:
-  /// Upper limit on the bytes that wait to be written, of the 8 MiB that the cache may take in all.
-  static constexpr std::size_t kMostBytes = std::size_t{6} << 20;
+  /// Upper limit on the bytes that wait to be written: a half of the 8 MiB that the cache may take in all.
+  static constexpr std::size_t kMostBytes = std::size_t{4} << 20;
   /// Writes one piece.
   using Write = void (*)(void* context, std::uint64_t offset, Bytes bytes) noexcept;
 
