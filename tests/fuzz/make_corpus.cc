@@ -13,6 +13,7 @@
 
 #include "lmdbio/cache/codec.h"
 #include "tests/fuzz/corpus.h"
+#include "tests/fuzz/image_files.h"
 #include "tests/support/chunk_data.h"
 #include "tests/support/dbgen.h"
 
@@ -42,6 +43,29 @@ void save_chunks(const std::filesystem::path& out) {
   }
 }
 
+/// The intact files of images, with the bits of fuzz_image.
+void save_images(const std::filesystem::path& out) {
+  std::filesystem::create_directories(out);
+  const auto save_as = [&](const std::string& name, char mode, const ImageBytes& bytes) {
+    save(out / name, mode + std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  };
+  constexpr char kTable = 0, kMap = 1, kData = 2, kPacked = 4, kForged = 8, kHasMap = 16, kAdds = 32;
+  for (const char packed : {char{0}, kPacked}) {
+    const std::string name = packed != 0 ? "packed_" : "raw_";
+    const lmdbio::cache::Recipe recipe = image_recipe(packed != 0);
+    const ImageBytes data = image_data(recipe, 0);
+    const ImageBytes table = image_table(recipe, image_entry(data), 0), map = image_map({});
+    save_as(name + "table", static_cast<char>(packed | kTable | kForged | kAdds), table);
+    save_as(name + "table_and_map", static_cast<char>(packed | kTable | kForged | kHasMap), table);
+    save_as(name + "map", static_cast<char>(packed | kMap | kForged | kAdds), map);
+    save_as(name + "other_map", static_cast<char>(packed | kMap | kAdds), map);
+    save_as(name + "data", static_cast<char>(packed | kData | kAdds), data);
+    if (packed == 0) continue;
+    save_as(name + "data_forged", static_cast<char>(packed | kData | kForged | kAdds), data);
+    save_as(name + "data_and_map", static_cast<char>(packed | kData | kForged | kHasMap), data);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -50,6 +74,7 @@ int main(int argc, char** argv) {
   std::filesystem::create_directories(out / "file");
   std::filesystem::create_directories(out / "page");
   save_chunks(out / "chunk");
+  save_images(out / "image");
   const LmdbApi lmdb = load_lmdb("liblmdb.so.0");
   constexpr unsigned kDup = MDB_DUPSORT;
   const std::vector<std::pair<const char*, std::vector<DbSpec>>> files = {
