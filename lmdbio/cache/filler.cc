@@ -29,30 +29,34 @@ class Pace {
  public:
   /// Returns how long to pause.
   std::int64_t pause_ns() noexcept {
+    constexpr std::int64_t kEvery = 10'000'000;  // less says little
     timespec t{};
     (void)::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    const std::int64_t ran = std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
-    if (ran - ran_ < kEvery) return 0;
-    const std::int64_t waited = waited_ns(), pause = pause_after(ran - ran_, waited - waited_);
-    ran_ = ran;
-    waited_ = waited;
-    return pause;
+    const std::int64_t ran_ns = std::int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+    if (ran_ns - last_.ran_ns < kEvery) return 0;
+    Use now = waits();
+    now.ran_ns = ran_ns;
+    const Use before = std::exchange(last_, now);
+    return pause_after(now.ran_ns - before.ran_ns, now.waited_ns - before.waited_ns,
+                       now.waits - before.waits);
   }
 
  private:
-  static constexpr std::int64_t kEvery = 200'000;
+  struct Use {
+    std::int64_t ran_ns = 0, waited_ns = 0, waits = 0;
+  };
 
-  // The second number of /proc/PID/schedstat; 0 if there is no such file.
-  std::int64_t waited_ns() const noexcept {
+  // The second and the third number of /proc/PID/schedstat; 0 if there is no such file.
+  Use waits() const noexcept {
     char text[80];
     const ssize_t n = stat_ ? ::pread(stat_.get(), text, sizeof text - 1, 0) : 0;
     text[n > 0 ? n : 0] = 0;
-    long waited = 0;
-    return std::sscanf(text, "%*u %ld", &waited) == 1 ? waited : 0;
+    long waited = 0, times = 0;
+    return std::sscanf(text, "%*u %ld %ld", &waited, &times) == 2 ? Use{0, waited, times} : Use{};
   }
 
   const UniqueFd stat_{::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)};
-  std::int64_t ran_ = 0, waited_ = waited_ns();
+  Use last_ = waits();
 };
 
 }  // namespace

@@ -15,11 +15,12 @@
 
 namespace lmdbio::cache {
 
-/// Returns how long a thread should pause, in ns, after it ran for `ran_ns` and waited for a processor for
-/// `waited_ns`.  While others want the processors, it uses at most a 20th of one.
-constexpr std::int64_t pause_after(std::int64_t ran_ns, std::int64_t waited_ns) noexcept {
-  constexpr std::int64_t kPart = 20, kLongest = 1'000'000'000;
-  return waited_ns > ran_ns / 4 ? std::min(ran_ns, kLongest / kPart) * kPart : 0;
+/// Returns how long a thread should pause, in ns, after it ran for `ran_ns`, and waited for a processor
+/// `waits` times, for `waited_ns` in all.  Waits of more than 1 ms on average mean that others use all
+/// processors: then the thread uses at most a 20th of one.
+constexpr std::int64_t pause_after(std::int64_t ran_ns, std::int64_t waited_ns, std::int64_t waits) noexcept {
+  constexpr std::int64_t kPart = 20, kLongest = 1'000'000'000, kShort = 1'000'000;
+  return waited_ns > waits * kShort ? std::min(ran_ns, kLongest / kPart) * kPart : 0;
 }
 
 /// Writes pieces of a file in a thread of the private table.  Any thread may add pieces; a forked child must
