@@ -71,6 +71,18 @@ std::shared_ptr<window::WindowFile> EnvironmentFile::window_file(const window::W
   return unmapped_file_ != nullptr ? unmapped_file_->file_at(view.base()) : window_file(view.pages());
 }
 
+Status EnvironmentFile::bring(gather::NeededPages& needs, window::WindowFile& file, std::uint64_t offset,
+                              std::uint64_t bytes) noexcept {
+  for (;;) {
+    const window::Backing& from = file.backing();
+    const bool is_image = file.is_image(from);
+    const Status st = needs.bring(from.file, file.name.c_str(), is_image ? -1 : facts_.fd, offset, bytes);
+    file.count(from, needs.take_counts());
+    if (st.ok() || st.raw() == EBADF || !is_image || !window::Prefetcher::existing()->leave_image(file))
+      return st;
+  }
+}
+
 Status EnvironmentFile::new_snapshot(std::uint64_t txnid, std::uint64_t file_bytes,
                                      std::uint64_t used_bytes) noexcept {
   std::uint64_t newest = newest_.load(std::memory_order_relaxed);

@@ -11,6 +11,7 @@
 
 #include "lmdbio/ahead/unmapped_file.h"
 #include "lmdbio/base/result.h"
+#include "lmdbio/gather/needed_pages.h"
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/io/read_path.h"
 #include "lmdbio/io/residency.h"
@@ -70,6 +71,10 @@ class EnvironmentFile {
   std::shared_ptr<window::WindowFile> window_file(const window::WindowView& view) noexcept;
   /// Returns the current window's WindowFile if it has been made, else nullptr.
   std::shared_ptr<window::WindowFile> existing_window_file() const noexcept;
+  /// Reads a range of `file`, a WindowFile of this file, as NeededPages::bring() does, and counts the read.
+  /// If an image cannot be read, reads the database instead.
+  Status bring(gather::NeededPages& needs, window::WindowFile& file, std::uint64_t offset,
+               std::uint64_t bytes) noexcept;
   /// Returns the statistics of `file`, a WindowFile of this file.  For an unmapped file they include all its
   /// windows.
   window::FileStats stats(const window::WindowFile& file) const noexcept {

@@ -269,10 +269,7 @@ bool Lookups::bring(const window::WindowView& view, std::uint64_t at, std::uint6
 }
 
 Status Lookups::read_exactly(std::uint64_t at, std::uint64_t bytes) noexcept {
-  const Status st =
-      needs_.bring(file_->file(), file_->name.c_str(), file_->is_image() ? -1 : env_->fd(), at, bytes);
-  file_->count(file_->backing(), needs_.take_counts());
-  return st;
+  return env_->bring(needs_, *file_, at, bytes);
 }
 
 bool Lookups::open_file(const window::WindowView& view) noexcept {

@@ -89,10 +89,7 @@ Status Readahead::read_need(const PageRun& need, const window::WindowView& view)
   Status st;
   if (!file.has_page_cache()) return st;
   const std::uint64_t at = need.first << view.shift(), bytes = need.pages << view.shift();
-  if (!file.residency().is_read(at, bytes, view.base())) {
-    st = needs_.bring(file.file(), file.name.c_str(), file.is_image() ? -1 : env_->fd(), at, bytes);
-    file.count(file.backing(), needs_.take_counts());
-  }
+  if (!file.residency().is_read(at, bytes, view.base())) st = env_->bring(needs_, file, at, bytes);
   if (st.raw() == EBADF) st = {};  // nothing was read: page faults read it
   if (!st.ok()) file.read_failed.store(true, std::memory_order_relaxed);
   return st;

@@ -81,6 +81,10 @@ class Prefetcher {
   /// read.
   Status read_chunk(WindowFile& file, ChunkIndex chunk) noexcept;
 
+  /// Gives up the image that the window maps, because it cannot be read.  From then on all reads are from the
+  /// database file.  Returns false if the window still maps the image; true if it maps the database file.
+  bool leave_image(WindowFile& file) noexcept;
+
   /// Adds (`on`) or removes a walk that benefits from the kernel's read-ahead, in a file that is mapped
   /// with MDB_NORDAHEAD.  The mapping has read-ahead as long as there is such a walk.
   void use_readahead(WindowFile& file, bool on) noexcept;

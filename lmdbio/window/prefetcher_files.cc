@@ -212,6 +212,16 @@ Status Prefetcher::advance(const Window& window, std::uint64_t snapshot, std::ui
   return {};
 }
 
+bool Prefetcher::leave_image(WindowFile& file) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!file.is_image()) return true;
+  if (file.window == nullptr || !chunks_.give_all_back(file) || !file.window->unmap_image()) return false;
+  file.is_cached = false;
+  log_line(LogLevel::warn, "%s: the cache on local disk cannot be read; LMDBIO reads the database",
+           file.name.c_str());
+  return true;
+}
+
 void Prefetcher::use_readahead(WindowFile& file, bool on) noexcept {
   const std::lock_guard lock(mutex_);
   const unsigned before = file.readahead_walks;

@@ -185,7 +185,7 @@ class Failing(Faults):
                         self.next_boot()
             self.becomes_whole(codec)
 
-    # The image is on a device that fails.  Not whole raw images: they are mapped, as a database on that device would be.
+    # The image is on a device that fails: a part of the database as it is, all of it as it is, and all of it compressed.
     def test_device(self):
         below = self.fresh("below")
         fs = cold_test.missing_part(self, lambda: slowfs.SlowFs(shimtest.CONFIG["slowfs"], below, files="*.data",
@@ -194,16 +194,18 @@ class Failing(Faults):
         self.cache = fs.path
         self.top = f"{self.cache}/lmdbio-{os.geteuid()}"
         chance = random.Random(SEED)
-        for codec in ("raw", "zstd-1"):
-            path, known, want = (self.db(), cold_test.KNOWN, cold_test.ALL) if codec == "raw" else (self.path, SMALL, SMALL_ALL)
-            limit = {"LMDBIO_CACHE_CODEC": codec, "LMDBIO_CACHE_SIZE": "16M"}
+        large = self.db()
+        for codec, whole in (("raw", False), ("raw", True), ("zstd-1", True)):
+            path, known, want = (self.path, SMALL, SMALL_ALL) if whole else (large, cold_test.KNOWN, cold_test.ALL)
+            size = "1G" if whole else "16M"
+            limit = {"LMDBIO_CACHE_CODEC": codec, "LMDBIO_CACHE_SIZE": size}
             self.clear()
-            self.lmdbio("warm", path, codec=codec, size="16M", status=1 if codec == "raw" else 0)
+            self.lmdbio("warm", path, codec=codec, size=size, status=0 if whole else 1)
             self.assertGreaterEqual(self.chunks()[0], 2)
             for variables in (DIRECT, {"LMDBIO_IO": "direct"}, {"LMDBIO_IO": "auto"}, {"LMDBIO_IO": "buffered"}):
                 for fault in ({"fail_from": 1}, {"fail_from": chance.randrange(2, 20)}, {"fail_every": 5}):
                     for boot in ("same", "next"):
-                        with self.subTest(codec=codec, boot=boot, **fault, **variables):
+                        with self.subTest(codec=codec, whole=whole, boot=boot, **fault, **variables):
                             if boot == "next":
                                 self.next_boot()
                             for name in self.own(".data"):
@@ -211,10 +213,12 @@ class Failing(Faults):
                                     os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                             fs.set(reset=1, **fault)
                             try:
-                                got = self.job(path, ("walk 0", "back 0"), {**variables, **limit}, known)
+                                got = self.job(path, ("walk 0", "back 0", "gets 0 300 7"), {**variables, **limit}, known)
                             finally:
                                 fs.set(fail_from=0, fail_every=0)
                             self.right(got, want)
+                            self.assertEqual(got["gets"], ["right 300"])
+                            self.assertLessEqual(got.err.count("\n"), 1, got.err)
             self.clear()
 
     # tmpfs in mounts of its own: full at different places.
