@@ -18,6 +18,9 @@ namespace lmdbio::cache {
 
 namespace {
 
+/// How long the thread lets small pieces wait, so that it does not wake up for each of them.
+constexpr std::int64_t kCollectNs = 1'000'000;
+
 // Gives the calling thread the lowest priority for I/O.  The call may fail.
 void become_idle() noexcept {
   constexpr int kProcess = 1, kIdleClass = 3 << 13;  // ioprio_set(2)
@@ -61,11 +64,11 @@ class Pace {
 
 }  // namespace
 
-std::shared_ptr<Filler> Filler::start(Write write, Idle idle, void* context,
+std::shared_ptr<Filler> Filler::start(Write write, Copy copy, Idle idle, void* context,
                                       std::weak_ptr<const void> owner) noexcept {
   try {
     const std::shared_ptr<PrivateTable> table = PrivateTable::get();
-    std::shared_ptr<Filler> made(new Filler(write, idle, context, std::move(owner)));
+    std::shared_ptr<Filler> made(new Filler(write, copy, idle, context, std::move(owner)));
     auto kept = std::make_unique<std::shared_ptr<Filler>>(made);  // the thread's
     pthread_t thread;
     if (table == nullptr || table->start(thread, nullptr, run, kept.get()) != 0) return nullptr;
@@ -108,16 +111,28 @@ void Filler::serve() noexcept {
         }
       }
       if (next) {
-        Piece& piece = *next;
-        write_(context_, piece.offset, {piece.memory.get(), piece.bytes});
-        piece.memory.reset();
-        give_back(piece.bytes);
+        store(std::move(*next));
       } else {
+        const unsigned asked = asked_;
         wait_ns = idle_(context_);
+        if (wait_ns != 0 && answered_.exchange(asked) != asked) done_.notify();
       }
     }
     pause(pace.pause_ns());
-    if (wait_ns != 0) work_.wait(seen, wait_ns);
+    if (wait_ns == 0) continue;
+    work_.wait(seen, wait_ns);
+    if (waiting_ < kMostBytes / 4) pause(kCollectNs);
+  }
+}
+
+void Filler::store(Piece piece) noexcept {
+  if (piece.is_cached()) {
+    copy_(context_, piece.offset, piece.bytes);
+    wrote(cached_, piece.bytes);
+  } else {
+    write_(context_, piece.offset, {piece.memory.get(), piece.bytes});
+    piece.memory.reset();
+    give_back(piece.bytes);
   }
 }
 
@@ -136,24 +151,43 @@ void Filler::add(std::uint64_t offset, std::unique_ptr<std::byte[]> memory, std:
 
 void Filler::ask(std::uint64_t offset) noexcept { (void)push({offset, nullptr, 0}); }
 
+bool Filler::add_cached(std::uint64_t offset, std::size_t bytes) noexcept {
+  if (cached_.fetch_add(bytes) + bytes <= kMostCached && push({offset, nullptr, bytes})) return true;
+  wrote(cached_, bytes);
+  return false;
+}
+
 bool Filler::push(Piece piece) noexcept {
+  bool first = false;
   try {
     const std::lock_guard lock(mutex_);
+    if (!pieces_.empty() && pieces_.back().is_cached() && piece.is_cached()) {
+      Piece& last = pieces_.back();
+      if (last.offset + last.bytes == piece.offset && last.bytes + piece.bytes <= kMostJoined) {
+        last.bytes += piece.bytes;
+        return true;
+      }
+    }
+    if (pieces_.size() >= kMostPieces) return false;
+    first = pieces_.empty();
     pieces_.push_back(std::move(piece));
   } catch (...) {
     return false;
   }
-  work_.notify_one();
+  if (first) work_.notify_one();
   return true;
 }
 
-void Filler::flush_until(std::int64_t end_ns) noexcept {
+void Filler::flush_until(std::int64_t end_ns, Idleness idleness) noexcept {
   ++flushing_;
+  const bool waits_for_idle = idleness == Idleness::awaited;
+  const unsigned mine = waits_for_idle ? ++asked_ : 0;
+  if (waits_for_idle) work_.notify();
   hurry_.notify();
   for (;;) {
     const std::uint32_t seen = done_.now();
     const std::int64_t left = end_ns - now_ns();
-    if (waiting_ == 0 || left <= 0) break;
+    if ((waiting_ == 0 && cached_ == 0 && answered_ >= mine) || left <= 0) break;
     done_.wait(seen, left);
   }
   --flushing_;

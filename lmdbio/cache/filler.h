@@ -23,8 +23,8 @@ constexpr std::int64_t pause_after(std::int64_t ran_ns, std::int64_t waited_ns, 
   return waited_ns > waits * kShort ? std::min(ran_ns, kLongest / kPart) * kPart : 0;
 }
 
-/// Writes pieces of a file in a thread of the private table.  Any thread may add pieces; a forked child must
-/// not use its parent's filler.
+/// Writes pieces of a file in a thread of the private table: bytes in memory, or bytes that the page cache
+/// has.  Any thread may add pieces; a forked child must not use its parent's filler.
 ///
 /// The thread pauses while all processors are busy.  It has the priority of other threads: a thread of low
 /// priority would delay the end of the process by seconds, and everybody who waits for a lock that it holds.
@@ -33,14 +33,19 @@ class Filler {
  public:
   /// Upper limit on the bytes that wait to be written: a half of the 8 MiB that the cache may take in all.
   static constexpr std::size_t kMostBytes = std::size_t{4} << 20;
+  /// Upper limits on the pieces, and on the bytes of pieces in the page cache, that wait to be written.
+  static constexpr std::size_t kMostPieces = std::size_t{1} << 15, kMostCached = std::size_t{64} << 20;
+  /// Pieces in the page cache that follow each other are joined up to this size, in bytes.
+  static constexpr std::size_t kMostJoined = std::size_t{1} << 20;
   /// Writes one piece.
   using Write = void (*)(void* context, std::uint64_t offset, Bytes bytes) noexcept;
-
+  /// Writes a piece that the page cache has.
+  using Copy = void (*)(void* context, std::uint64_t offset, std::size_t bytes) noexcept;
   /// Called when there is nothing to write.  Returns after how many ns to call it again, if nothing comes.
   using Idle = std::int64_t (*)(void* context) noexcept;
 
   /// Starts the thread.  `owner` owns `context`.  Returns nullptr if there is no thread or no memory.
-  static std::shared_ptr<Filler> start(Write write, Idle idle, void* context,
+  static std::shared_ptr<Filler> start(Write write, Copy copy, Idle idle, void* context,
                                        std::weak_ptr<const void> owner) noexcept;
   /// Ends the thread after the current piece.
   void end() noexcept {
@@ -53,35 +58,47 @@ class Filler {
   std::unique_ptr<std::byte[]> take(std::size_t bytes) noexcept;
   /// Adds a piece in memory from take().
   void add(std::uint64_t offset, std::unique_ptr<std::byte[]> memory, std::size_t bytes) noexcept;
+  /// Adds a piece that the page cache has.  Returns false if too much is waiting.
+  bool add_cached(std::uint64_t offset, std::size_t bytes) noexcept;
   /// Makes the thread call Write without bytes.
   void ask(std::uint64_t offset) noexcept;
   /// Gives memory from take() back.
-  void give_back(std::size_t bytes) noexcept {
-    if (waiting_.fetch_sub(bytes) == bytes) done_.notify();
-  }
-  /// Waits until everything is written, or until this time (CLOCK_MONOTONIC).
-  void flush_until(std::int64_t end_ns) noexcept;
+  void give_back(std::size_t bytes) noexcept { wrote(waiting_, bytes); }
+  enum class Idleness : unsigned char { unimportant, awaited };
+  /// Waits until everything is written, or until this time (CLOCK_MONOTONIC).  `awaited`: also until Idle has
+  /// found nothing to do.
+  void flush_until(std::int64_t end_ns, Idleness idleness = Idleness::unimportant) noexcept;
 
  private:
   struct Piece {
     std::uint64_t offset;
     std::unique_ptr<std::byte[]> memory;
     std::size_t bytes;
+    bool is_cached() const noexcept { return memory == nullptr && bytes != 0; }
   };
-  Filler(Write write, Idle idle, void* context, std::weak_ptr<const void> owner) noexcept
-      : write_(write), idle_(idle), context_(context), owner_(std::move(owner)) {}
+  Filler(Write write, Copy copy, Idle idle, void* context, std::weak_ptr<const void> owner) noexcept
+      : write_(write), copy_(copy), idle_(idle), context_(context), owner_(std::move(owner)) {}
   static void* run(void* self) noexcept;
   void serve() noexcept;
   void pause(std::int64_t ns) noexcept;
+  void store(Piece piece) noexcept;
   bool push(Piece piece) noexcept;
+  void wrote(std::atomic<std::size_t>& waiting, std::size_t bytes) noexcept {
+    if (waiting.fetch_sub(bytes) == bytes) done_.notify();
+  }
 
   const Write write_;
+  const Copy copy_;
   const Idle idle_;
   void* const context_;
   const std::weak_ptr<const void> owner_;
   EventCount work_, done_, hurry_;
-  std::atomic<std::size_t> waiting_{0};  ///< bytes that were taken and not written yet
+  std::atomic<std::size_t> waiting_{0};  ///< bytes of memory that was taken and not given back yet
+  std::atomic<std::size_t> cached_{0};   ///< bytes of other pieces that are not written yet
   std::atomic<bool> ending_{false};
+  /// Calls of flush_until() that wait for idleness, and the last of them after which Idle found nothing to
+  /// do.
+  std::atomic<unsigned> asked_{0}, answered_{0};
   std::atomic<unsigned> flushing_{0};  ///< threads in flush_until()
   std::mutex mutex_;
   std::deque<Piece> pieces_;  ///< guarded by mutex_

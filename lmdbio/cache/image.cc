@@ -409,14 +409,7 @@ void Image::offer_cached(std::uint64_t offset, std::uint64_t bytes) noexcept {
   (void)PrivateTable::run([&]() noexcept {
     InProcess* const p = here();
     Filler* const f = p != nullptr ? filler(*p) : nullptr;
-    std::unique_ptr<std::byte[]> memory = f != nullptr ? f->take(bytes) : nullptr;
-    if (memory == nullptr) {
-      counts_.skipped += bytes;
-    } else if (read_all(state_.file->buffered().fd(), offset, {memory.get(), bytes})) {
-      f->add(offset, std::move(memory), bytes);
-    } else {
-      f->give_back(bytes);
-    }
+    if (f == nullptr || !f->add_cached(offset, bytes)) counts_.skipped += bytes;
   });
 }
 
@@ -425,7 +418,9 @@ void Image::flush() noexcept { flush_until(now_ns() + kFlushNs); }
 void Image::flush_until(std::int64_t end_ns) noexcept {
   InProcess* const p = in_process_.load();
   if (p == nullptr || p->generation != PrivateTable::generation()) return;
-  if (Filler* const f = p->filler_now(); f != nullptr) f->flush_until(end_ns);
+  // What was skipped may be in the page cache.
+  const auto idleness = counts_.skipped != 0 ? Filler::Idleness::awaited : Filler::Idleness::unimportant;
+  if (Filler* const f = p->filler_now(); f != nullptr) f->flush_until(end_ns, idleness);
 }
 
 }  // namespace lmdbio::cache

@@ -157,6 +157,8 @@ class Image : public std::enable_shared_from_this<Image> {
   bool store(InProcess& p, std::uint64_t chunk, TableEntry& entry) noexcept;
   bool compress(InProcess& p, std::uint64_t chunk, TableEntry& entry) noexcept;
   std::int64_t fill_resident(InProcess& p) noexcept;
+  void copy_cached(InProcess& p, std::uint64_t offset, std::uint64_t bytes) noexcept;
+  void copy(InProcess& p, std::uint64_t offset, std::uint64_t bytes) noexcept;
   void choose(InProcess& p) noexcept;
   void look_at_room(InProcess& p) noexcept;
   bool is_current() const noexcept;

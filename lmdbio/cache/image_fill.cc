@@ -30,6 +30,8 @@ namespace {
 
 /// A chunk that lacks at most this many units is completed by reading the rest from the database.
 constexpr unsigned kFewUnits = kUnitsPerChunk / 32;
+/// The share of a chunk that then has to be there.
+constexpr double kNearlyAll = 1 - static_cast<double>(kFewUnits) / kUnitsPerChunk;
 /// Bytes written between two checks of the room.
 constexpr auto kLookEvery = static_cast<std::int64_t>(16 * kChunkBytes);
 /// Interval in ns at which the filler looks for data that is in the page cache and not in the image.
@@ -63,6 +65,10 @@ Filler* Image::filler(InProcess& p) noexcept {
         [](void* context, std::uint64_t offset, Bytes bytes) noexcept {
           auto* const self = static_cast<InProcess*>(context);
           self->image->write(*self, offset, bytes);
+        },
+        [](void* context, std::uint64_t offset, std::size_t bytes) noexcept {
+          auto* const self = static_cast<InProcess*>(context);
+          self->image->copy_cached(*self, offset, bytes);
         },
         [](void* context) noexcept {
           auto* const self = static_cast<InProcess*>(context);
@@ -266,6 +272,29 @@ bool Image::compress(InProcess& p, std::uint64_t chunk, TableEntry& entry) noexc
   return checksum_of(p.data.get(), start, end, entry.checksum);
 }
 
+// Adds bytes that were in the page cache when they were offered.
+void Image::copy_cached(InProcess& p, std::uint64_t offset, std::uint64_t bytes) noexcept {
+  // For a small piece, the question would cost as much as the copy.
+  if (bytes >= kResidentPiece / 2 &&
+      state_.file->residency(-1, Residency::Sampling::no).share(offset, bytes).value_or(1) != 1.0)
+    counts_.skipped += bytes;
+  else
+    copy(p, offset, bytes);
+}
+
+// Reads bytes through the page cache and adds them.
+void Image::copy(InProcess& p, std::uint64_t offset, std::uint64_t bytes) noexcept {
+  const auto most = static_cast<std::size_t>(std::min<std::uint64_t>(bytes, kResidentPiece));
+  const std::unique_ptr<std::byte[]> piece(new (std::nothrow) std::byte[most]);
+  if (piece == nullptr) return;
+  for (std::uint64_t at = 0; at < bytes; at += most) {
+    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(most, bytes - at));
+    if (!wants(offset + at, n)) continue;
+    if (!read_all(state_.file->buffered().fd(), offset + at, {piece.get(), n})) return;
+    write(p, offset + at, {piece.get(), n});
+  }
+}
+
 // Adds the next chunk that is in the page cache and not in the image: it was there before, or was read in
 // another way, or was offered while the filler was behind.  Returns after how many ns to call again.
 std::int64_t Image::fill_resident(InProcess& p) noexcept {
@@ -273,22 +302,14 @@ std::int64_t Image::fill_resident(InProcess& p) noexcept {
   if (!ready_.load(std::memory_order_acquire)) return kResidentEvery;
   const Residency residency = state_.file->residency(-1, Residency::Sampling::no);
   const std::uint64_t most = chunks_wanted_.load(std::memory_order_relaxed);
-  for (; p.next_resident < most; ++p.next_resident) {
-    const std::uint64_t c = p.next_resident, start = c * kChunkBytes, bytes = bytes_in(c);
-    if (state_of(c).load() != kMissing || missing_units(c) == 0) continue;
-    if (residency.share(start, bytes).value_or(0) != 1.0) continue;
-    const std::unique_ptr<std::byte[]> piece(new (std::nothrow) std::byte[kResidentPiece]);
-    if (piece == nullptr) return kResidentEvery;
-    for (std::uint64_t at = 0; at < bytes; at += kResidentPiece) {
-      const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kResidentPiece, bytes - at));
-      if (!wants(start + at, n)) continue;
-      if (!read_all(state_.file->buffered().fd(), start + at, {piece.get(), n})) break;
-      write(p, start + at, {piece.get(), n});
-    }
-    ++p.next_resident;
-    return 0;
+  for (std::uint64_t looked = 0; looked < most; ++looked) {
+    const std::uint64_t c = p.next_resident++ % most, start = c * kChunkBytes, bytes = bytes_in(c);
+    const unsigned missing = missing_units(c);
+    if (state_of(c).load() != kMissing || missing == 0) continue;
+    if (residency.share(start, bytes).value_or(0) < kNearlyAll) continue;
+    copy(p, start, bytes);
+    return missing_units(c) < missing ? 0 : kResidentEvery;
   }
-  p.next_resident = 0;
   return kResidentEvery;
 }
 

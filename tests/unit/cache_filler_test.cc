@@ -8,6 +8,7 @@
 #include <mutex>
 #include <semaphore>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lmdbio/cache/filler.h"
@@ -43,9 +44,15 @@ class FillerTest : public ::testing::Test {
           self.inside_ = self.inside_ && PrivateTable::inside();
           self.written_.push_back({offset, {bytes.begin(), bytes.end()}});
         },
+        [](void* context, std::uint64_t offset, std::size_t bytes) noexcept {
+          static_cast<FillerTest*>(context)->copied_.push_back({offset, bytes});
+        },
         [](void* context) noexcept {
-          ++static_cast<FillerTest*>(context)->idle_;
-          return kForever;
+          auto& self = *static_cast<FillerTest*>(context);
+          ++self.idle_;
+          if (self.left_ == 0) return kForever;
+          --self.left_;
+          return std::int64_t{0};
         },
         this, owner_);
     ASSERT_NE(filler_, nullptr);
@@ -61,9 +68,11 @@ class FillerTest : public ::testing::Test {
 
   // The thread alone uses these until flush_until() has returned or the filler is gone.
   std::vector<Written> written_;
+  std::vector<std::pair<std::uint64_t, std::size_t>> copied_;
   bool inside_ = true;
   std::atomic<bool> holds_{false};
-  std::atomic<int> idle_{0};
+  std::atomic<int> idle_{0};  ///< calls while there was nothing to write
+  std::atomic<int> left_{0};  ///< of them, how many will have something to do
   std::counting_semaphore<> begun_{0}, go_{0};
   std::shared_ptr<int> owner_ = std::make_shared<int>();
   std::shared_ptr<Filler> filler_;
@@ -126,6 +135,59 @@ TEST_F(FillerTest, FlushWaitsNoLongerThanItMay) {
   filler_->flush_until(kForever);
   EXPECT_EQ(written_.size(), 1u);
   filler_->flush_until(kForever);
+}
+
+TEST_F(FillerTest, JoinsPiecesOfThePageCache) {
+  holds_ = true;
+  EXPECT_TRUE(add(0, 100));
+  begun_.acquire();
+  for (std::uint64_t at = 0; at < Filler::kMostJoined + 8192; at += 4096)
+    EXPECT_TRUE(filler_->add_cached(at, 4096));
+  filler_->ask(Filler::kMostJoined + 8192);
+  EXPECT_TRUE(filler_->add_cached(Filler::kMostJoined + 8192, 4096)) << "behind another kind of piece";
+  EXPECT_TRUE(filler_->add_cached(0, 4096));
+  holds_ = false;
+  go_.release();
+  filler_->flush_until(kForever);
+  const std::vector<std::pair<std::uint64_t, std::size_t>> expected = {
+      {0, Filler::kMostJoined}, {Filler::kMostJoined, 8192}, {Filler::kMostJoined + 8192, 4096}, {0, 4096}};
+  EXPECT_EQ(copied_, expected);
+  EXPECT_EQ(written_.size(), 2u);
+}
+
+TEST_F(FillerTest, TakesNoMorePiecesOfThePageCacheThanItMay) {
+  holds_ = true;
+  EXPECT_TRUE(add(0, 100));
+  begun_.acquire();
+  EXPECT_FALSE(filler_->add_cached(0, Filler::kMostCached + 1));
+  std::size_t pieces = 0;
+  while (filler_->add_cached(pieces * 8192, 1)) ++pieces;
+  EXPECT_EQ(pieces, Filler::kMostPieces);
+  holds_ = false;
+  go_.release();
+  filler_->flush_until(kForever);
+  EXPECT_EQ(copied_.size(), Filler::kMostPieces);
+  for (std::uint64_t at = 0; at < Filler::kMostCached; at += Filler::kMostCached / 4)
+    EXPECT_TRUE(filler_->add_cached(at, Filler::kMostCached / 4));
+  filler_->flush_until(kForever);
+}
+
+TEST_F(FillerTest, FlushMayWaitForMore) {
+  for (int i = 0; i < 100; ++i) {
+    left_ = 5;
+    if (i % 2 != 0) {
+      EXPECT_TRUE(add(0, 100));
+    }
+    filler_->flush_until(kForever, Filler::Idleness::awaited);
+    EXPECT_EQ(left_, 0);
+  }
+  EXPECT_EQ(written_.size(), 50u);
+  holds_ = true;
+  EXPECT_TRUE(add(0, 100));
+  begun_.acquire();
+  filler_->flush_until(now_ns() + 1'000'000, Filler::Idleness::awaited);
+  holds_ = false;
+  go_.release();
 }
 
 // Memory that is given back ends a flush as a write does.
