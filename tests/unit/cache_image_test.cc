@@ -76,10 +76,10 @@ TEST_F(ImageTest, PiecesInAnyOrderAndOverlapping) {
   const CacheDatabase db(kBytes);
   const auto image = db.image();
   ASSERT_NE(image, nullptr);
-  while (image->wants(0, kBytes)) {
+  for (int i = 0; image->wants(0, kBytes); ++i) {
     const std::size_t from = random() % kBytes;
     ASSERT_TRUE(image->add(from, part(db, from, from + 1 + random() % kMib)));
-    (void)read_all_chunks(db, *image);
+    if (i % 8 == 0) (void)read_all_chunks(db, *image);
   }
   // What is left in a chunk may have been read from the database.
   EXPECT_EQ(read_all_chunks(db, *image), 3u);
@@ -155,14 +155,13 @@ TEST_F(ImageTest, AChunkThatLacksLittleIsCompletedAtOpen) {
 
 TEST_F(ImageTest, ManyThreads) {
   const CacheDatabase db(kBytes);
-  std::vector<std::shared_ptr<Image>> images(8);
+  std::vector<std::shared_ptr<Image>> images(6);
   std::vector<std::thread> threads;
   for (std::size_t t = 0; t < images.size(); ++t)
     threads.emplace_back([&, t] {
       images[t] = db.image();
       if (images[t] == nullptr) return;
-      for (std::size_t at = t * 333'333 % kBytes, n = 0; n < 2 * kBytes;
-           n += kMib, at = (at + kMib) % kBytes) {
+      for (std::size_t at = t * 333'333 % kBytes, n = 0; n < kBytes; n += kMib, at = (at + kMib) % kBytes) {
         (void)images[t]->add(at, part(db, at, at + kMib));
         (void)read_all_chunks(db, *images[t]);
       }
@@ -271,11 +270,11 @@ TEST_F(ImageTest, LaterProcessesFindIt) {
 // Each of them adds all chunks.
 TEST_F(ImageTest, ManyProcesses) {
   const CacheDatabase db(kBytes);
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 0; round < 2; ++round) {
     std::vector<pid_t> children;
     for (int i = 0; i < 4; ++i)
       children.push_back(testing::fork_a_child([&] {
-        for (int turn = 0; turn < 3; ++turn) {
+        for (int turn = 0; turn < 2; ++turn) {
           const auto image = db.image();
           if (image == nullptr) return 1;
           fill(db, *image);

@@ -58,7 +58,7 @@ enum class Visits { in_order, shuffled };
 /// Simulates an epoch, chunk by chunk, and returns its seconds.  The image has the chunks that fitted in file
 /// order.  One thread reads, up to kAhead chunks ahead of the program; idle cores decompress.
 double simulated_epoch(const Trial& t, const Conditions& c, Visits visits) {
-  constexpr std::size_t kChunks = 1000, kAhead = 16;
+  constexpr std::size_t kChunks = 400, kAhead = 16;
   const double chunk = c.size / kChunks;
   std::vector<bool> in_image(kChunks);
   double used = 0;
@@ -239,7 +239,7 @@ std::vector<Bytes> pieces(const Data& data) {
 
 TEST(LearnDelta, FindsTheRowOrTheRecord) {
   EXPECT_EQ(learn_delta(pieces(test::chunk_data(test::ChunkData::rows, 8 * kFrameBytes, 1))), 300);
-  EXPECT_EQ(learn_delta(pieces(test::chunk_data(test::ChunkData::floats, 8 * kFrameBytes, 1))), 4);
+  EXPECT_EQ(learn_delta(pieces(test::chunk_data(test::ChunkData::floats, 2 * kFrameBytes, 1))), 4);
   // Records of 40 bytes: a counter, and fields that change little.
   Data records(4 * kFrameBytes);
   test::Rng rng(1);
@@ -247,7 +247,7 @@ TEST(LearnDelta, FindsTheRowOrTheRecord) {
     records[i] = static_cast<std::byte>(i % 40 < 4 ? i / 40 >> 8 * (i % 40) : 7 * (i % 40) + rng.below(2));
   EXPECT_EQ(learn_delta(pieces(records)), 40);
   // An image of 3 planes with rows of 4096 bytes.
-  Data image(8 * kFrameBytes);
+  Data image(2 * kFrameBytes);
   for (std::size_t i = 0; i < image.size(); ++i)
     image[i] = i < 4096 ? static_cast<std::byte>(rng.next() >> 56)
                         : static_cast<std::byte>(std::to_integer<unsigned>(image[i - 4096]) + rng.below(3));

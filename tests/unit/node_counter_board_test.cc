@@ -245,7 +245,7 @@ TEST(CounterBoard, DamagedBoards) {
   const std::string name = topic();
   (void)remove_dead_boards();
   std::size_t given = 0;
-  for (unsigned seed = 0; seed < 300; ++seed) {
+  for (unsigned seed = 0; seed < 100; ++seed) {
     int id = -1;
     {
       Process other([&name] {
