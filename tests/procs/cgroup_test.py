@@ -101,7 +101,7 @@ class Cgroup(shimtest.Case):
         for mode, extra in (("stock", {}), ("preload", {}), ("preload", {"LMDBIO_MEMORY": "0"})):
             with self.subTest(limit=limit, mode=mode, **extra):
                 # So near the limit, memory that the kernel has not yet given back decides now and then.
-                for _ in range(3):
+                for _ in range(6):
                     said, _ = self.read(db, limit, workers, mode=mode, extra=extra, own=own)
                     if "killed 0" in said:
                         break
