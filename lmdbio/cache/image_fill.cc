@@ -30,7 +30,7 @@ namespace {
 
 /// A chunk that lacks at most this many units is completed by reading the rest from the database.
 constexpr unsigned kFewUnits = kUnitsPerChunk / 32;
-/// The share of a chunk that then has to be there.
+/// The share of a chunk that has to be in the page cache before the chunk is added from there.
 constexpr double kNearlyAll = 1 - static_cast<double>(kFewUnits) / kUnitsPerChunk;
 /// Bytes written between two checks of the room.
 constexpr auto kLookEvery = static_cast<std::int64_t>(16 * kChunkBytes);

@@ -78,7 +78,7 @@ class Cgroup(shimtest.Case):
         except ProcessLookupError:
             pass
 
-    # The workers' limits add up to all of the memory, 60 MiB of which the program has itself; some of it later.
+    # The limits of the workers add up to all of the memory.  The program itself takes 60 MiB of it, partly later.
     def test_workers(self):
         workers, limit, ballast, growth = WORKERS[0], LIMITS[0], 30, 5
         db, records = self.make(limit * 3 // 2)

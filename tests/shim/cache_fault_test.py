@@ -185,8 +185,8 @@ class Failing(Faults):
                         self.next_boot()
             self.becomes_whole(codec)
 
-    # The image is on a device that fails: a part of the database as it is, all of it as it is, and all of it compressed.  All of
-    # it as it is is mapped, so its branch pages, which come by page faults, stay in the page cache.
+    # The image is on a device that fails.  It has a part of the database (raw), or all of it (raw or compressed).  A whole raw
+    # image is mapped.  Its branch pages come by page faults, so they stay in the page cache.
     def test_device(self):
         below = self.fresh("below")
         fs = cold_test.missing_part(self, lambda: slowfs.SlowFs(shimtest.CONFIG["slowfs"], below, files="*.data",
@@ -211,10 +211,10 @@ class Failing(Faults):
                                 self.next_boot()
                             for name in self.own(".data"):
                                 with open(name, "rb") as f:
-                                    data = f.read() if whole and codec == "raw" else None
-                                    os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED if data is None else os.POSIX_FADV_NORMAL)
-                                if data is not None:
-                                    cold_test.evict_values(name, data)
+                                    if whole and codec == "raw":
+                                        cold_test.evict_values(name, f.read())
+                                    else:
+                                        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
                             fs.set(reset=1, **fault)
                             try:
                                 got = self.job(path, ("walk 0", "back 0", "gets 0 300 7"), {**variables, **limit}, known)
