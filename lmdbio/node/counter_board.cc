@@ -1,5 +1,6 @@
 #include "lmdbio/node/counter_board.h"
 
+#include <signal.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -108,6 +109,10 @@ bool is_board(const SegmentFacts& s) noexcept {
   return s.key == IPC_PRIVATE && s.bytes == CounterBoard::kBytes &&
          (s.was_attached || ::time(nullptr) - s.made_at >= kBeingMade);
 }
+
+// Returns true if the process surely does not exist any more.  A board that its process has left may still be
+// attached: other processes look at it, as this one does.
+bool has_ended(pid_t process) noexcept { return process > 0 && ::kill(process, 0) != 0 && errno == ESRCH; }
 
 std::vector<SegmentFacts> dead_segments() {
   std::vector<SegmentFacts> dead = own_segments();
@@ -233,10 +238,10 @@ std::vector<ShownBoard> detail::take_boards(WantsBoard wanted, void* context) {
     Result<Segment> opened = Segment::open_number(s.id);
     if (!opened) continue;
     Segment& there = opened.value();
-    // Call is_alone() before is_removed(): a process that reports its own counters first removes its board
-    // and then ends.
+    // Find out whether the process lives before calling is_removed(): a process that reports its own counters
+    // first removes its board and then ends.
     ShownBoard b;
-    b.lives = !there.is_alone();
+    b.lives = !has_ended(s.maker) && !there.is_alone();
     if (there.size() != CounterBoard::kBytes || there.is_removed() || !read(there.data(), b)) continue;
     if (b.pid == static_cast<std::uint32_t>(::getpid()) && b.lives) continue;
     if (!wanted(context, b)) continue;

@@ -111,7 +111,7 @@ std::vector<SegmentFacts> own_segments() {
     const int id = ::shmctl(i, SHM_STAT, &facts);  // i: its index in the kernel's table
     if (id < 0 || !is_own(facts.shm_perm, user)) continue;
     found.push_back({id, facts.shm_perm.__key, facts.shm_segsz, facts.shm_nattch, facts.shm_atime != 0,
-                     facts.shm_ctime, facts.shm_dtime});
+                     facts.shm_ctime, facts.shm_dtime, facts.shm_cpid});
   }
   return found;
 }

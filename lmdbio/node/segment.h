@@ -82,6 +82,7 @@ struct SegmentFacts {
   bool was_attached;       ///< was attached at some time
   std::int64_t made_at;    ///< seconds since 1970
   std::int64_t left_at;    ///< when it was detached last, seconds since 1970; 0 if never
+  pid_t maker;             ///< the process that made it; 0 if that is not in this PID namespace
 };
 /// Lists all segments of this user.  May throw bad_alloc.
 std::vector<SegmentFacts> own_segments();

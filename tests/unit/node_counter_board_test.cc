@@ -120,6 +120,24 @@ TEST(CounterBoard, OthersSeeItWhileItRunsAndAfterwards) {
   EXPECT_TRUE(boards(name).empty()) << "told once";
 }
 
+// Processes that end at the same time look at all boards: each may have the other's children's attached.
+TEST(CounterBoard, AnEndedOneThatAnotherProcessLooksAt) {
+  if (!own_namespaces) GTEST_SKIP() << "the board of another program might be attached";
+  const std::string name = topic();
+  Process other([&name] { CounterBoard::start(name); });
+  std::vector<Result<Segment>> looks;
+  for (const SegmentFacts& s : own_segments())
+    if (s.bytes == CounterBoard::kBytes) looks.push_back(Segment::open_number(s.id));
+  ASSERT_EQ(looks.size(), 1u);
+  ASSERT_TRUE(looks[0]);
+  for (const bool lives : {true, false}) {
+    if (!lives) other.end();
+    const auto found = boards(name);
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_EQ(found[0].lives, lives);
+  }
+}
+
 TEST(CounterBoard, ItIsGoneOnceTheProcessHasTold) {
   const std::string name = topic();
   Process other([&name] {
