@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""An ordinary data loader over python3-lmdb, which does not know LMDBIO.  Worker processes fetch shuffled batches of
-records, each record once an epoch, as a PyTorch DataLoader does with multiprocessing.  Prints one line of JSON.  The time
-includes the start of the workers.
+"""An ordinary data loader over python3-lmdb, which does not know LMDBIO.  Worker processes fetch batches of records,
+shuffled or in order, each record once an epoch, as a PyTorch DataLoader does with multiprocessing.  Prints one line of
+JSON.  The time includes the start of the workers.
 """
 import argparse
 import json
@@ -40,6 +40,7 @@ def main():
     parser.add_argument("database")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--in-order", action="store_true", help="do not shuffle")
     args = parser.parse_args()
     with lmdb.open(args.database, readonly=True, lock=False) as env, env.begin() as txn:
         keys = list(txn.cursor().iternext(keys=True, values=False))
@@ -48,7 +49,8 @@ def main():
     start = time.perf_counter()
     with multiprocessing.get_context("fork").Pool(args.workers, begin, (args.database,)) as pool:
         for _ in range(args.epochs):
-            choose.shuffle(keys)
+            if not args.in_order:
+                choose.shuffle(keys)
             batches = [keys[i:i + BATCH] for i in range(0, len(keys), BATCH)]
             for done in pool.imap_unordered(fetch, batches):
                 total = [a + b for a, b in zip(total, done)]

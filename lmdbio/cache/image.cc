@@ -28,6 +28,8 @@ namespace lmdbio::cache {
 namespace {
 
 constexpr std::int64_t kFlushNs = 200'000'000;
+/// share_not_in_memory() examines up to twice as many chunks.
+constexpr std::uint64_t kMostExamined = 32;
 
 constexpr bool is_stored(unsigned char state) noexcept { return state == kThere || state == kUnverified; }
 
@@ -263,6 +265,18 @@ std::uint64_t Image::chunks_there() const noexcept {
   for (std::uint64_t c = 0; ready_.load(std::memory_order_acquire) && c < chunks_; ++c)
     if (is_stored(state_of(c).load(std::memory_order_relaxed))) ++there;
   return there;
+}
+
+double Image::share_not_in_memory() const noexcept {
+  const std::uint64_t there = chunks_there(), step = std::max<std::uint64_t>(there / kMostExamined, 1);
+  const Residency residency = state_.file->residency(-1, Residency::Sampling::no);
+  std::uint64_t seen = 0, examined = 0, lacking = 0;
+  for (std::uint64_t c = 0; c < chunks_ && seen < there; ++c) {
+    if (!is_stored(state_of(c).load(std::memory_order_relaxed)) || seen++ % step != 0) continue;
+    ++examined;
+    if (residency.share(c * kChunkBytes, bytes_in(c)).value_or(0) < 0.5) ++lacking;
+  }
+  return examined == 0 ? 0 : share() * static_cast<double>(lacking) / static_cast<double>(examined);
 }
 
 std::shared_ptr<const OpenFile> Image::whole_file() noexcept {

@@ -77,6 +77,9 @@ class Image : public std::enable_shared_from_this<Image> {
   std::shared_ptr<const OpenFile> whole_file() noexcept;
   /// Returns the share of the chunks that the image has, from 0 to 1.
   double share() const noexcept { return static_cast<double>(chunks_there()) / static_cast<double>(chunks_); }
+  /// Returns the share of the chunks that the image has and that are not in the page cache of the database,
+  /// from 0 to 1.  Examines some chunks only.
+  double share_not_in_memory() const noexcept;
   /// Returns how the chunks are stored; raw if that is not decided yet.
   Recipe recipe() const noexcept { return ready_.load(std::memory_order_acquire) ? recipe_ : Recipe(); }
   /// Reads bytes from the image.  Returns false if it does not have all of them, or they cannot be read.

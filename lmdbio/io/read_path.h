@@ -6,7 +6,7 @@
 // |          | page faults | LMDBIO_IO=mmap; or local, fits, and the kernel reads 2 MiB or more ahead   |
 // |          | page cache  | LMDBIO_IO=buffered; no private memory; no O_DIRECT; fits                   |
 // |          | direct      | LMDBIO_IO=direct; does not fit; cannot be mapped; the cache on local disk  |
-// |          |             | has a part of the file                                                     |
+// |          |             | has a part of the file, and the page cache does not have it                |
 // | stride   | page cache  | LMDBIO_IO not set, mapped, private memory allowed, residency is known, and |
 // |          |             | other processes of the node use little of what this walk leaves out        |
 // |          | none        | otherwise: the walk reads all values                                       |
@@ -121,9 +121,10 @@ struct ReadFacts {
   std::uint64_t file_bytes = 0;
   std::uint64_t available = 0;             ///< memory that the page cache could grow by, in bytes
   ReadPath walks = ReadPath::page_faults;  ///< how walks read the file now (load)
-  bool in_cache = false;                   ///< the cache on local disk has a part of the file (walk, load)
-  bool room_for_all = false;               ///< private memory and VMAs suffice for all of its chunks (load)
-  bool residency_is_known = true;          ///< a system call tells what is in the page cache (stride)
+  /// The cache on local disk has a part of the file (load), and the page cache does not have it (walk).
+  bool in_cache = false;
+  bool room_for_all = false;       ///< private memory and VMAs suffice for all of its chunks (load)
+  bool residency_is_known = true;  ///< a system call tells what is in the page cache (stride)
   /// Shares of the bytes nearby that are used, 0 to 1 (stride).  `used`: by this walk, as far as is known.
   /// `used_by_others`: by walks of other processes of the node.
   double used = 0, used_by_others = 0;

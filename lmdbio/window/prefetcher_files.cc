@@ -21,7 +21,9 @@ namespace lmdbio::window {
 
 namespace {
 
-/// Walks read chunks through an image if it has at least this share of the chunks.
+/// Walks read chunks through an image if it has at least this share of the chunks, not counting those that
+/// are in the page cache.  Processes that fill the image now have just read them there, and a process that
+/// reads past the page cache would read the other chunks a second time.
 constexpr double kWorthUsing = 1.0 / 16;
 
 /// Returns the open file under `window`, or nullptr.
@@ -99,7 +101,8 @@ Result<std::shared_ptr<WindowFile>> Prefetcher::open(const std::shared_ptr<Windo
     facts.memory_limit = memory_.limit();
     facts.file_bytes = used_bytes;
     facts.available = memory_facts().available;
-    facts.in_cache = backing.image != nullptr && !whole && backing.image->share() >= kWorthUsing;
+    facts.in_cache =
+        backing.image != nullptr && !whole && backing.image->share_not_in_memory() >= kWorthUsing;
     const ReadDecision decision = choose_read_path(Access::walk, facts);
     const std::size_t chunk = chunks_.chunk_bytes();
     Result<ChunkTable> table =

@@ -229,6 +229,29 @@ class Counted(Cached):
         self.assertLessEqual(len(self.own(".data")), 1)
         self.assertEqual(self.own(".new"), [])
 
+    # Both read through the page cache, although the image has a part by then: what one has read, the other finds.
+    def test_process_that_starts_while_the_image_is_filled(self):
+        fs = self.mount()
+        size = os.path.getsize(fs.path + "/data.mdb")
+        variables = {"LMDBIO_CACHE_DIR": self.cache, "LMDBIO_CACHE_CODEC": "raw", "LMDBIO_CACHE_SIZE": str(size // 2)}
+        first = cold_test.Program(self, extra=variables)
+        for command in (KNOWN, f"evict {fs.path}", f"open {fs.path}", "begin 0"):
+            self.assertEqual(first.do(command), "0")
+        fs.set(reset=1)
+        self.assertEqual(first.do("part 0 100"), "right 100")
+        end = time.monotonic() + 60
+        while self.chunks()[0] < 2 and time.monotonic() < end:
+            time.sleep(0.01)
+        there, chunks = self.chunks()
+        self.assertIn(there, range(2, chunks))
+        with open(fs.path + "/data.mdb", "rb") as f:  # it may have read ahead to the end
+            os.posix_fadvise(f.fileno(), size // 4 * 3, 0, os.POSIX_FADV_DONTNEED)
+        got = self.run_cold([f"open {fs.path}", "begin 0", "walk 0", "end 0", "close 0"], {"LMDBIO_IO": "auto", **variables})
+        self.assertEqual((got["walk"], got.io()[0]["read_path"]), ([ALL], "buffered"))
+        self.assertEqual(first.do("rest 0"), f"right {RECORDS - 100}")
+        self.assertEqual(first.end(), 0)
+        self.assertLessEqual(fs.counters()["read"]["bytes"], size * 5 / 4 + OPEN + 2 * WINDOW_CHUNK)
+
     def test_fork_while_an_image_is_used(self):
         fs = self.mount()
         self.fill(fs.path)

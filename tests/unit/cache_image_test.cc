@@ -88,6 +88,18 @@ TEST_F(ImageTest, PiecesInAnyOrderAndOverlapping) {
   EXPECT_EQ(image->share(), 1);
 }
 
+TEST_F(ImageTest, ShareThatIsNotInMemory) {
+  const CacheDatabase db(kBytes);
+  const auto image = db.image();
+  ASSERT_NE(image, nullptr);
+  EXPECT_EQ(image->share_not_in_memory(), 0);
+  fill(db, *image);
+  EXPECT_EQ(image->share(), 1);
+  EXPECT_EQ(image->share_not_in_memory(), 0) << "the database is in a file system in memory";
+  ASSERT_EQ(::fallocate(db.fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 2 * kChunkBytes), 0);
+  EXPECT_DOUBLE_EQ(image->share_not_in_memory(), 2.0 / 3);
+}
+
 TEST_F(ImageTest, UnalignedPiecesCountInWholeUnits) {
   const CacheDatabase db(kBytes);
   const auto image = db.image();
