@@ -118,10 +118,13 @@ LMDBIO_ABI void lmdbio_reader_close(lmdbio_reader* reader) {
   if (reader == nullptr) return;
   (void)guarded([&] {
     reader->team.reset();
-    stats_reader_gone(*reader->env, reader->core->shared());
-    const std::shared_ptr<cache::Image> image = reader->core->shared().source.image;
+    records::Shared& shared = reader->core->shared();
+    if (cache::Image* const image = shared.source.image.get(); image != nullptr) {
+      image->flush();
+      image->count_into(shared.counters, 0);
+    }
+    stats_reader_gone(*reader->env, shared);
     delete reader;
-    if (image != nullptr) image->flush();
     return Status();
   });
 }

@@ -178,7 +178,8 @@ class Counted(Cached):
             return done.stdout
 
         want = {order: read(self.db(), order) for order in ("sequential", "shuffled")}
-        cached = {"LMDBIO_CACHE_DIR": self.cache, "LMDBIO_CACHE_CODEC": "raw"}
+        stats = os.path.join(self.dir, "stats-of-readers")
+        cached = {"LMDBIO_CACHE_DIR": self.cache, "LMDBIO_CACHE_CODEC": "raw", "LMDBIO_STATS": stats}
         for order in ("shuffled", "sequential") * (MOST_JOBS // 2):
             subprocess.run([shimtest.program("cold"), f"evict {fs.path}"], env=shimtest.environment("stock"),
                            stdout=subprocess.DEVNULL)
@@ -187,6 +188,8 @@ class Counted(Cached):
             if there == chunks:
                 break
         self.assertEqual(there, chunks)
+        added = [e["reader"]["cache_filled"] for line in shimtest.read_stats(stats) for e in line["environments"]]
+        self.assertEqual(sum(added), chunks)
         for order in ("sequential", "shuffled"):
             for how in ("auto", "direct", "buffered"):
                 with self.subTest(order=order, how=how):
