@@ -73,8 +73,11 @@ class FillerTest : public ::testing::Test {
   std::atomic<bool> holds_{false};
   std::atomic<int> idle_{0};  ///< calls while there was nothing to write
   std::atomic<int> left_{0};  ///< of them, how many will have something to do
-  std::counting_semaphore<> begun_{0}, go_{0};
-  std::shared_ptr<int> owner_ = std::make_shared<int>();
+  std::counting_semaphore<> begun_{0}, go_{0}, owner_gone_{0};
+  std::shared_ptr<int> owner_{new int(), [this](const int* i) {
+                                delete i;
+                                owner_gone_.release();
+                              }};
   std::shared_ptr<Filler> filler_;
 };
 
@@ -211,7 +214,8 @@ TEST_F(FillerTest, EndsWithItsOwner) {
   filler_->end();
   filler_.reset();
   go_.release();
-  while (!filler.expired() || !owner.expired()) std::this_thread::yield();
+  owner_gone_.acquire();
+  while (!filler.expired()) std::this_thread::yield();
   EXPECT_EQ(written_.size(), 1u);
 }
 
