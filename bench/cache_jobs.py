@@ -11,8 +11,6 @@ from measure import Failed
 
 CHUNK = 4 << 20
 CODECS, FILTERS = ("raw", "lz4", "zstd-1", "zstd-3"), ("none", "shuffle", "delta")
-
-
 LOADER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "demo", "loader.py")
 DIGESTS = {"walk": "digest", "loader": "checksum", "ordered": "checksum"}  # names in the JSON of programs that are preloaded
 COUNTERS = ("cache_read", "cache_filled")

@@ -119,7 +119,9 @@ LMDBIO_ABI void lmdbio_reader_close(lmdbio_reader* reader) {
   (void)guarded([&] {
     reader->team.reset();
     records::Shared& shared = reader->core->shared();
-    if (cache::Image* const image = shared.source.image.get(); image != nullptr) {
+    std::string why;
+    // In a forked child, the counts of the image are the parent's.
+    if (cache::Image* const image = shared.source.image.get(); image != nullptr && reader->core->ours(why)) {
       image->flush();
       image->count_into(shared.counters, 0);
     }

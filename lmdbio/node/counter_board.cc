@@ -110,8 +110,8 @@ bool is_board(const SegmentFacts& s) noexcept {
          (s.was_attached || ::time(nullptr) - s.made_at >= kBeingMade);
 }
 
-// Returns true if the process surely does not exist any more.  A board that its process has left may still be
-// attached: other processes look at it, as this one does.
+// Returns true if the process does not exist any more.  Returns false if this is not known.  Another process
+// may have attached the board of an ended process to look at it.
 bool has_ended(pid_t process) noexcept { return process > 0 && ::kill(process, 0) != 0 && errno == ESRCH; }
 
 std::vector<SegmentFacts> dead_segments() {

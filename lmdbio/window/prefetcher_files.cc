@@ -21,9 +21,9 @@ namespace lmdbio::window {
 
 namespace {
 
-/// Walks read chunks through an image if it has at least this share of the chunks, not counting those that
-/// are in the page cache.  Processes that fill the image now have just read them there, and a process that
-/// reads past the page cache would read the other chunks a second time.
+/// Walks read chunks through an image if it has at least this share of the chunks.  Chunks that are in the
+/// page cache do not count: other processes may be filling the image from there.  Direct reads would then
+/// read from storage what those processes read into the page cache.
 constexpr double kWorthUsing = 1.0 / 16;
 
 /// Returns the open file under `window`, or nullptr.
