@@ -36,18 +36,22 @@ class LookupSequence {
     }
     if (step_ != 0 && moved == step_ * lookups) {
       in_a_row_ = std::min(in_a_row_ + skipped_ + 1, kWalk);
+      even_ += skipped_ + 1;
       go_on(here);
     } else if (!is_walk()) {
       step_ = std::abs(moved) <= kMostStep * lookups && moved % lookups == 0 ? moved / lookups : 0;
       in_a_row_ = step_ != 0;
       runs_ = 0;
       run_ = 0;
+      even_ = usual_even_ = 0;
       go_on(here);
     } else if (moved != kFar && (moved > 0) == (step_ > 0)) {  // uneven steps count as steps
+      end_even_run();
       go_on(here);
     } else if (distance(stray_, here, reach()) == step_ * lookups) {  // the walk continues from there
       usual_run_ = runs_++ == 0 ? run_ : (usual_run_ + run_ + 1) / 2;
       run_ = 1;
+      end_even_run();
       go_on(here);
     } else if (++strays_ < kMostStrays) {
       stray_ = here;
@@ -74,6 +78,12 @@ class LookupSequence {
   /// runs.  The result is 1 or more, or 0 if no run has ended yet.
   std::uint64_t left_in_run() const noexcept {
     return runs_ == 0 ? 0 : std::max<std::uint64_t>(usual_run_ > run_ ? usual_run_ - run_ : 0, 1);
+  }
+  /// If there is a walk: returns how many of the next lookups are likely to take even steps.  It is assumed
+  /// that there are as many of them in a row as before; if all steps were even so far, half as many more.
+  std::uint64_t even_steps_left() const noexcept {
+    if (usual_even_ == 0) return even_ / 2;
+    return usual_even_ > even_ ? usual_even_ - even_ : 0;
   }
 
  private:
@@ -118,6 +128,11 @@ class LookupSequence {
         leaves * std::int64_t{lower.entries} - std::int64_t{lower.index} + std::int64_t{upper.index};
     return up ? entries : -entries;
   }
+  // The uneven step may be any of those that were skipped, so none of them counts.
+  void end_even_run() noexcept {
+    usual_even_ = usual_even_ == 0 ? even_ : (usual_even_ + even_ + 1) / 2;
+    even_ = 1;
+  }
   void go_on(const Position& here) noexcept {
     last_ = here;
     stray_ = Position();
@@ -131,6 +146,7 @@ class LookupSequence {
   unsigned in_a_row_ = 0, strays_ = 0, skipped_ = 0;
   std::uint64_t run_ = 0, usual_run_ = 0;  ///< lookups since the last jump, and their average in earlier runs
   unsigned runs_ = 0;                      ///< runs that have ended
+  std::uint64_t even_ = 0, usual_even_ = 0;  ///< even steps in a row, and their average before uneven steps
 };
 
 }  // namespace lmdbio::ahead

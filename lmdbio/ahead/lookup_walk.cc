@@ -15,7 +15,8 @@ constexpr std::uint64_t kLook = std::uint64_t{4} << 20;
 
 bool LookupWalk::bring(const WalkPlace& place, const PageRun& need, const window::WindowView& view) noexcept {
   const bool value = place.leaf.bytes() != nullptr;
-  if (run_.covers(need.first, need.pages - 1) || (!value && need.first == leaf_)) return true;
+  const bool granted = run_.covers(need.first, need.pages - 1) || (!value && need.first == leaf_);
+  if (granted && !readahead_.has_lost(need, view)) return true;
   const std::uint64_t value_pages = std::clamp<std::uint64_t>(place.value_pages, 1, view.pages());
   const std::uint64_t left = sequence_.left_in_run() * width() * value_pages;
   readahead_.limit_bytes(std::min(left, view.pages()) << view.shift());
@@ -35,11 +36,12 @@ bool LookupWalk::bring(const WalkPlace& place, const PageRun& need, const window
 }
 
 unsigned LookupWalk::covered(const WalkPlace& place, const window::WindowView& view) const noexcept {
-  constexpr unsigned kMost = 16;
+  constexpr std::uint64_t kMost = 16;
   if (!sequence_.is_walk()) return 0;  // the walk has ended
+  const std::uint64_t most = std::min(sequence_.even_steps_left(), kMost);
   unsigned n = 0;
   std::int64_t at = place.index;
-  while (n < kMost) {
+  while (n < most) {
     at += sequence_.step();
     format::Node node;
     if (at < 0 || at >= place.leaf.count() || !place.leaf.node(static_cast<unsigned>(at), node)) break;

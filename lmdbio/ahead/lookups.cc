@@ -93,6 +93,8 @@ std::uint32_t Lookups::before(const Source& source, const Lookup& lookup) noexce
   if (off_) return kNever;
   std::uint32_t next = std::max(sensor_.asked(missed, edge_), covered_ + 1);
   if (within_ != 0) next = std::min(next, within_);
+  if (file_ != nullptr && file_->load.path == ReadPath::direct)
+    next = 1;  // what is loaded is not in the page cache yet
   walk_.skip(next - 1);
   return next;
 }
@@ -111,6 +113,7 @@ bool Lookups::prepare(const Source& source, const Lookup& lookup) {
   }
   bool missed = false, far = false;
   std::uint64_t missed_at = 0;
+  taken_ = {};
   const auto need = [&](std::uint64_t at, std::uint64_t bytes, LookupOrder* lookups) {
     const bool near = lookups != nullptr &&
                       lookups->near(at, bytes, file_ != nullptr ? file_->readahead : 0) &&
@@ -188,13 +191,17 @@ bool Lookups::prepare(const Source& source, const Lookup& lookup) {
     return walk_.is_streaming();
   }
   if (!missed && sensor_.wants_edge()) edge_ = is_edge(view, last);
-  if (missed && file_ != nullptr) {
-    const std::uint64_t misses =
-        lookup_missed(*file_, source.txnid, missed_at, view.pages() << view.shift(), far);
-    around_ = !file_->local && misses >= window::MissRecord::kMisses;
-    if (misses != 0 && listing_ == 0) fetch_leaves(source, db, misses);
-  }
-  return missed;
+  if (!missed || file_ == nullptr) return missed;
+  // A chunk that was taken stands for lookups all over it.
+  const std::uint64_t used = view.pages() << view.shift(), part = used / 64 + 1;
+  std::uint64_t misses = 0, at = taken_.bytes != 0 ? taken_.offset : missed_at;
+  do {
+    misses = lookup_missed(*file_, source.txnid, at, used, far || taken_.bytes != 0);
+    at += part;
+  } while (at < taken_.offset + taken_.bytes);
+  around_ = !file_->local && misses >= window::MissRecord::kMisses;
+  if (misses != 0 && listing_ == 0 && taken_.bytes == 0) fetch_leaves(source, db, misses);
+  return true;
 }
 
 // Returns whether to read ahead like a walk, which also reads the values between one lookup and the next.
@@ -246,6 +253,7 @@ Extent Lookups::around(std::uint64_t at, std::uint64_t bytes, std::uint64_t file
 // Reads the range and waits for it.  Returns false if the lookup's own page faults must read it.
 bool Lookups::bring(const window::WindowView& view, std::uint64_t at, std::uint64_t bytes) {
   if (!open_file(view)) return false;
+  if (take_chunks({at, bytes}, view.pages() << view.shift())) return true;
   // Other threads read further pieces in the meantime.  This thread waits for pieces that are being read, and
   // skips pieces that have been read.
   const std::uint64_t piece = std::clamp(file_->readahead, kLeastPiece, kMostPiece);
@@ -265,6 +273,26 @@ bool Lookups::bring(const window::WindowView& view, std::uint64_t at, std::uint6
   file_->stats.exact_bytes += bytes;
   file_->stats.exact_ns += waited;
   file_->lookups.note_wait(waited);
+  return true;
+}
+
+// Waits for the chunks with the bytes of the extent if the cache on local disk has them.  Returns whether
+// they are resident.
+bool Lookups::take_chunks(const Extent& extent, std::uint64_t used_bytes) {
+  Prefetcher& prefetcher = *Prefetcher::existing();
+  const window::ChunkRange needed{file_->chunk_at(extent.offset),
+                                  file_->chunk_at(extent.offset + extent.bytes - 1)};
+  if (!prefetcher.takes_chunks_from_cache(*file_, needed, used_bytes)) return false;
+  if (value_walk_ == nullptr) value_walk_ = std::make_unique<window::Walk>(file_);
+  chunks_.clear();
+  for (std::uint32_t c = raw(needed.first); c <= raw(needed.last); ++c)
+    chunks_.push_back(window::ChunkIndex{c});
+  const std::int64_t begun = now_ns();
+  if (!prefetcher.wait(prefetcher.submit(*value_walk_, {chunks_, {}, needed, {}})).ok()) return false;
+  file_->lookups.note_wait(static_cast<std::uint64_t>(now_ns() - begun));
+  if (!std::all_of(chunks_.begin(), chunks_.end(), [this](auto c) { return file_->resident_now(c); }))
+    return false;
+  taken_ = {file_->offset(needed.first), chunks_.size() * file_->chunk_bytes};
   return true;
 }
 

@@ -119,6 +119,7 @@ class Lookups {
   bool is_edge(const window::WindowView& view, std::uint64_t at) noexcept;
   Extent around(std::uint64_t at, std::uint64_t bytes, std::uint64_t file_bytes) const noexcept;
   bool bring(const window::WindowView& view, std::uint64_t at, std::uint64_t bytes);
+  bool take_chunks(const Extent& extent, std::uint64_t used_bytes);
   Status read_exactly(std::uint64_t at, std::uint64_t bytes) noexcept;
   bool open_file(const window::WindowView& view) noexcept;
   void forget() noexcept;
@@ -148,6 +149,8 @@ class Lookups {
   std::unique_ptr<window::Walk> leaf_walk_, value_walk_;
   std::vector<std::uint64_t> missing_;
   std::vector<Extent> extents_;
+  std::vector<window::ChunkIndex> chunks_;
+  Extent taken_;  ///< chunks that take_chunks() has brought for this lookup; 0 bytes: none
 };
 
 }  // namespace lmdbio::ahead

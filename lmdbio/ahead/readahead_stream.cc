@@ -164,13 +164,16 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const w
   }
   const unsigned chunk_shift = static_cast<unsigned>(std::countr_zero(file.chunk_bytes));
   const ChunkGeometry geometry{chunk_shift, view.shift(), view.pages()};
+  const ChunkIndex a{geometry.chunk_of(need.first)};
+  const ChunkIndex b{geometry.chunk_of(need.first + need.pages - 1)};
   std::size_t most = prefetcher.most_chunks(file);
+  const std::size_t needed = std::min<std::size_t>(raw(b) - raw(a) + 1, most);
   if (bytes_left_ != 0) {  // up to the chunk in which the walk ends
     const std::uint64_t in_chunk = (need.first << view.shift()) % file.chunk_bytes;
     const std::uint64_t behind = place.forward ? in_chunk : file.chunk_bytes - 1 - in_chunk;
-    most = std::min<std::size_t>(most, (behind + bytes_left_) / file.chunk_bytes + 1);
+    most = std::clamp<std::size_t>((behind + bytes_left_) / file.chunk_bytes + 1, needed, most);
   }
-  horizon_ = std::clamp<std::size_t>(horizon_, 1, most);
+  horizon_ = std::clamp(horizon_, needed, most);
   PagesThere there(file, view);
   if (kind != Step::value) {  // the leaf's values are known if the leaf is there
     format::PageView leaf;
@@ -179,8 +182,6 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const w
       place.index = place.forward ? 0 : leaf.count() - 1u;
     }
   }
-  const ChunkIndex a{geometry.chunk_of(need.first)};
-  const ChunkIndex b{geometry.chunk_of(need.first + need.pages - 1)};
   if (file.path() == ReadPath::page_cache || file.shares_chunks)
     if (const auto node = file.node.table(); node != nullptr) node->note_walk(raw(a), used_, !place.forward);
   // If a chunk is evicted before the walk comes back, a part of its read was useless.  The page cache keeps
@@ -207,7 +208,12 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const w
   for (const PageRun& r : folded_.alone)
     extents_.push_back({r.first << view.shift(), std::min(r.pages << view.shift(), kMostExtent)});
   if (!file.has_page_cache()) extents_.clear();  // an unmapped file has no page cache to read into
-  if (!folded_.in_chunks_now) {
+  if (!folded_.in_chunks_now &&
+      prefetcher.takes_chunks_from_cache(file, {a, b}, view.pages() << view.shift())) {
+    chunks_.clear();
+    extents_.clear();  // these would be read from the database
+    for (std::uint32_t c = raw(a); c <= raw(b); ++c) chunks_.push_back(ChunkIndex{c});
+  } else if (!folded_.in_chunks_now) {
     (void)prefetcher.submit(*walk_, {chunks_, extents_, {}, {}});
     if (folded_.chunks.empty()) {
       ++file.stats.sparse_plans;

@@ -8,7 +8,8 @@
 // |          | direct      | LMDBIO_IO=direct; does not fit; cannot be mapped; the cache on local disk  |
 // |          |             | has a part of the file, and the page cache does not have it                |
 // | stride   | page cache  | LMDBIO_IO not set, mapped, private memory allowed, residency is known, and |
-// |          |             | other processes of the node use little of what this walk leaves out        |
+// |          |             | other processes of the node use little of what this walk leaves out; and   |
+// |          |             | not what the cache on local disk has                                       |
 // |          | none        | otherwise: the walk reads all values                                       |
 // | lookup   | page faults | LMDBIO_IO=mmap; a small file                                               |
 // |          | direct      | cannot be mapped                                                           |
@@ -121,7 +122,8 @@ struct ReadFacts {
   std::uint64_t file_bytes = 0;
   std::uint64_t available = 0;             ///< memory that the page cache could grow by, in bytes
   ReadPath walks = ReadPath::page_faults;  ///< how walks read the file now (load)
-  /// The cache on local disk has a part of the file (load), and the page cache does not have it (walk).
+  /// The cache on local disk has a part of the file (load), and the page cache does not have it (walk,
+  /// stride).
   bool in_cache = false;
   bool room_for_all = false;       ///< private memory and VMAs suffice for all of its chunks (load)
   bool residency_is_known = true;  ///< a system call tells what is in the page cache (stride)
@@ -179,6 +181,7 @@ constexpr ReadDecision stride_path(const ReadFacts& f) noexcept {
     return {ReadPath::none, false, false, "other processes use the values that this walk skips"};
   if (f.setting != IoMode::automatic) return {ReadPath::none, false, false, "LMDBIO_IO"};
   if (!f.can_map) return {ReadPath::none, false, false, "the file cannot be mapped"};
+  if (f.in_cache) return {ReadPath::none, false, false, "the cache has a part of the file"};
   if (f.memory_limit == 0) return {ReadPath::none, false, false, "LMDBIO_MEMORY=0"};
   if (!f.residency_is_known) return {ReadPath::none, false, false, "residency in the page cache is unknown"};
   return {ReadPath::page_cache, true, false, "the page tables show which values are used"};

@@ -129,11 +129,12 @@ void IoWorker::take(ReadJob&& job) {
   const ChunkJob& chunk = *job.chunk();
   using Target = ChunkSource::Target;
   Staging memory;
-  // A load of a whole file never shares its chunks.  Chunks that the load does not get now are read when
-  // lookups need them, only for this process.
-  const Target target = !chunk.publishes  ? Target::page_cache
-                        : chunk.load != 0 ? Target::private_memory
-                                          : Target::memory;
+  // A load of a whole file shares its chunks only if they come from the cache on local disk, where each
+  // process would decompress them.  Chunks that the load does not get now are read when lookups need them.
+  const bool is_shared = chunk.load == 0 || job.file->reads_through_image();
+  const Target target = !chunk.publishes ? Target::page_cache
+                        : is_shared      ? Target::memory
+                                         : Target::private_memory;
   switch (job.file->source->claim({chunk.chunk, target, chunk.snapshot, chunk.awaited}, memory)) {
     case ChunkSource::Answer::ready:
       leave(job, Outcome::cached);

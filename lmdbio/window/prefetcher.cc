@@ -279,6 +279,7 @@ void Prefetcher::after_fork_in_child() noexcept {
     f->load.after_fork();
     f->late_use.after_fork();
     f->lookups.after_fork();
+    f->takes_chunks_from_cache.reset();
     (void)f->reading.take();
     (void)f->dropping.take();
   }

@@ -92,6 +92,10 @@ class Prefetcher {
   /// false if they fit nowhere or the I/O thread cannot be started.  Requires that lock() is held and no load
   /// of the file is in progress.
   bool begin_whole_load(WindowFile& file, std::uint64_t used_bytes) noexcept;
+  /// Returns whether a program that needs a part of `chunks` is to wait for these chunks instead of an exact
+  /// read.  It is if the cache on local disk has them in an image that is not mapped, and there is memory for
+  /// all chunks of the first `used_bytes` of the file.
+  bool takes_chunks_from_cache(WindowFile& file, const ChunkRange& chunks, std::uint64_t used_bytes) noexcept;
   /// Records values that a walk under a snapshot of `used_bytes` has passed by; each value is given by an
   /// address inside it.  If the program reads them later, outside of calls, the file is loaded as a whole.
   /// Does nothing on local file systems, where reads are fast.

@@ -115,7 +115,6 @@ Result<std::shared_ptr<WindowFile>> Prefetcher::open(const std::shared_ptr<Windo
                                                              std::move(table).value(), chunk, name);
     // A file system may report that a file has grown before it can be read.  Without a mapping, a chunk
     // that cannot be read completely cannot be used.  So only the bytes that the snapshot needs count here.
-    // An image has no more than its snapshot.
     // An image has only the bytes of its snapshot.
     const std::uint64_t most = !facts.can_map ? used_bytes
                                : whole        ? whole.size()
@@ -237,6 +236,27 @@ bool Prefetcher::begin_whole_load(WindowFile& file, std::uint64_t used_bytes) no
   if (file.users == 0 || path == ReadPath::none || !ensure_worker()) return false;
   window::begin_whole_load(file, used_bytes, path);
   worker_->wake();
+  return true;
+}
+
+bool Prefetcher::takes_chunks_from_cache(WindowFile& file, const ChunkRange& chunks,
+                                         std::uint64_t used_bytes) noexcept {
+  if (!file.reads_through_image()) return false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (file.users == 0) return false;
+    gather::MemoryBudget& budget = chunks_.budget();
+    if (!file.takes_chunks_from_cache)
+      file.takes_chunks_from_cache = whole_load_path(file, used_bytes, budget) == ReadPath::direct;
+    const std::uint64_t n = raw(chunks.last) - raw(chunks.first) + 1;
+    if (!*file.takes_chunks_from_cache ||
+        !budget.has_room(gather::MemoryUse::chunks, n * file.chunk_bytes, 2 * n))
+      return false;
+  }
+  cache::Image& image = *file.from_cache->image;
+  const std::uint64_t end = file.offset(chunks.last) + file.bytes_in(chunks.last);
+  for (std::uint64_t at = file.offset(chunks.first); at < end; at += cache::kChunkBytes)
+    if (!image.has(at / cache::kChunkBytes)) return false;
   return true;
 }
 

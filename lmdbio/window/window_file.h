@@ -136,6 +136,8 @@ struct WindowFile : std::enable_shared_from_this<WindowFile> {
   /// True if the window maps an image instead of the database file.
   bool is_image() const noexcept { return is_image(backing()); }
   bool is_image(const Backing& b) const noexcept { return b.file != database.file; }
+  /// True if reads take from an image what it has: it is compressed, or lacks some chunks.
+  bool reads_through_image() const noexcept { return backing().image != nullptr && !is_image(); }
   /// Counts reads of a backing.
   void count(const Backing& b, const ReadCounts& reads) noexcept {
     stats.add_reads(reads);
@@ -174,12 +176,13 @@ struct WindowFile : std::enable_shared_from_this<WindowFile> {
   std::atomic<std::uint64_t> least_latency_ns{0};  ///< shortest time of a direct request; 0: none; any thread
   SnapshotChanges changes;                         ///< snapshot changes that evicted chunks
   node::Cell<FileCounters> counters;
-  FileStats& stats = counters->stats;   ///< any thread, without the lock
-  NodeShare node;                       ///< any thread, without the lock
-  std::unique_ptr<ChunkSource> source;  ///< constant once a walk has begun
-  WholeLoad load;                       ///< of this file
-  LateUse late_use;                     ///< of this file's values
-  LookupHistory lookups;                ///< any thread, without the lock
+  FileStats& stats = counters->stats;           ///< any thread, without the lock
+  NodeShare node;                               ///< any thread, without the lock
+  std::unique_ptr<ChunkSource> source;          ///< constant once a walk has begun
+  WholeLoad load;                               ///< of this file
+  std::optional<bool> takes_chunks_from_cache;  ///< see Prefetcher::takes_chunks_from_cache()
+  LateUse late_use;                             ///< of this file's values
+  LookupHistory lookups;                        ///< any thread, without the lock
 
   virtual ~WindowFile() = default;
 

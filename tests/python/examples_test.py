@@ -92,21 +92,20 @@ def test_training_does_not_depend_on_workers(images, whole):
     assert example("python_train.py", images, "--seed", 2) != whole
 
 
-@pytest.mark.parametrize("stop, workers, workers_then", [(3, 0, 0), (13, 0, 2), (13, 2, 1), (BATCHES, 2, 0), (2 * BATCHES, 0, 2)])
+@pytest.mark.parametrize("stop, workers, workers_then", [(3, 0, 0), (13, 2, 1), (BATCHES, 2, 0)])
 def test_training_resumes(images, whole, tmp_path, stop, workers, workers_then):
     saved = tmp_path / "checkpoint"
     stopped = example("python_train.py", images, "--checkpoint", saved, "--stop-after", stop, "--workers", workers)
     assert stopped == f"stopped in epoch {(stop - 1) // BATCHES} after {stop} batches\n"
     assert example("python_train.py", images, "--checkpoint", saved, "--resume", "--workers", workers_then) == whole
-    # Its last checkpoint is of the end: nothing is left to do.
-    assert example("python_train.py", images, "--checkpoint", saved, "--resume") == whole
 
 
 def test_training_stops_twice(images, whole, tmp_path):
     saved = tmp_path / "checkpoint"
     example("python_train.py", images, "--checkpoint", saved, "--stop-after", 4)
     assert "epoch 1 after 11 batches" in example("python_train.py", images, "--checkpoint", saved, "--resume", "--stop-after", 11)
-    assert example("python_train.py", images, "--checkpoint", saved, "--resume") == whole
+    for _ in range(2):  # the second run starts from the last checkpoint, and has nothing to do
+        assert example("python_train.py", images, "--checkpoint", saved, "--resume") == whole
 
 
 def test_training_needs_a_checkpoint(images):

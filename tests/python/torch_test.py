@@ -277,7 +277,7 @@ print(a)
 @pytest.mark.parametrize("kind", ["map", "iterable"])
 def test_resume_at_100_places(mixed, kind):
     """Three epochs, stopped and resumed at random, with other numbers of workers: the same as without a stop."""
-    r, batch, workers = random.Random(11), 50, [0] * 9 + [1, 2, 3]  # workers take most of the time
+    r, batch, workers = random.Random(11), 50, [0] * 27 + [1, 2, 3]  # starting workers takes most of the time
     whole = [b for e in range(3) for b in cut(epoch_order(e), batch)]
     for run in range(100):
         stop, got = r.randrange(len(whole)), []

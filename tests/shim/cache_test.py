@@ -133,15 +133,17 @@ class Counted(Cached):
                     self.assertLessEqual(read, little)
                     self.assertEqual(got[0].err, "")
 
-    # The chunks are compressed: walks read them.
+    # The chunks are compressed: walks read them, and lookups as long as there is memory for all of them.
     def test_second_job_compressed(self):
         fs = self.mount()
         size = os.path.getsize(self.db() + "/data.mdb")
         for codec in ("lz4", "zstd-1", "zstd-3", "smallest"):
             shutil.rmtree(self.cache + f"/lmdbio-{os.geteuid()}", ignore_errors=True)
             self.fill(fs.path, extra={"LMDBIO_CACHE_CODEC": codec})
-            for variables in ({}, {"LMDBIO_IO": "direct"}, {"LMDBIO_IO": "direct", "LMDBIO_MEMORY": "8M"}):
-                for commands in (["walk 0"], ["back 0"], ["walk 0", "back 0"], ["range 0 3000"]):
+            lookups = [["gets 0 3000 7"], ["gets 0 3000 1001"], ["sets 0 3000 101"], ["gets 0 6000 1", "walk 0"]]
+            for variables, more in (({}, []), ({"LMDBIO_IO": "direct"}, []), ({"LMDBIO_IO": "direct", "LMDBIO_MEMORY": "8M"}, []),
+                                    ({"LMDBIO_MEMORY": "256M"}, lookups)):
+                for commands in (["walk 0"], ["back 0"], ["walk 0", "back 0"], ["range 0 3000"], *more):
                     with self.subTest(codec=codec, commands=commands, **variables):
                         got = []
                         read = self.read_of(fs, lambda: got.append(self.job(fs.path, commands, variables)))
@@ -231,6 +233,29 @@ class Counted(Cached):
             self.assertLessEqual(fs.counters()["read"]["bytes"], size * 1.1 + 2 * CHUNK)
         self.assertLessEqual(len(self.own(".data")), 1)
         self.assertEqual(self.own(".new"), [])
+
+    # Each of them looks up all records.  Together they decompress each chunk about once.
+    def test_processes_that_look_up(self):
+        fs = self.mount()
+        size = os.path.getsize(fs.path + "/data.mdb")
+        self.fill(fs.path, extra={"LMDBIO_CACHE_CODEC": "lz4"})
+        self.run_cold([f"evict {fs.path}"])
+        fs.set(reset=1)
+        stats, started = os.path.join(self.dir, "stats-of-lookups"), []
+        env = shimtest.environment("preload", {"LMDBIO_CACHE_DIR": self.cache, "LMDBIO_CACHE_CODEC": "lz4", "LMDBIO_MEMORY": "256M",
+                                              "LMDBIO_STATS": stats})
+        for step in (1237, 2731, 3571, 4463):
+            commands = [KNOWN, f"open {fs.path}", "begin 0", f"gets 0 {RECORDS} {step}", "end 0", "close 0"]
+            started.append(subprocess.Popen([shimtest.program("cold"), *commands], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                            text=True))
+        for process in started:
+            out, err = process.communicate(timeout=100)
+            self.assertEqual((process.returncode, err), (0, ""))
+            self.assertIn(f"right {RECORDS}\n", out)
+        self.assertLessEqual(fs.counters()["read"]["bytes"], size * 0.05 + 4 * OPEN)
+        files = [e["io"] for line in shimtest.read_stats(stats) for e in line["environments"]]
+        self.assertEqual(len(files), 4)
+        self.assertLessEqual(sum(f["cache_read"] for f in files), size * 1.5 + 4 * WINDOW_CHUNK)
 
     # Both read through the page cache, although the image has a part by then: what one has read, the other finds.
     def test_process_that_starts_while_the_image_is_filled(self):

@@ -6,7 +6,7 @@ import os
 
 import shimtest
 
-FORKS = os.environ.get("SIGFORK_FORKS", "300")
+FORKS = os.environ.get("SIGFORK_FORKS", "100")
 DIRECT = {"LMDBIO_IO": "direct", "LMDBIO_MEMORY": "16M"}
 
 

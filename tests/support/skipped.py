@@ -3,6 +3,7 @@
 
 skipped.py tests JUNIT    the tests that did not run, one a line
 skipped.py cases JUNIT    TEST: CASE for each case that a test skipped while others of it ran, one a line
+skipped.py whole JUNIT    the tests that have passed and skipped no case, one a line
 skipped.py selftest
 
 JUNIT: the file of ctest --output-junit, with --test-output-size-passed so large that output is whole.
@@ -35,6 +36,11 @@ def cases(root):
     return found
 
 
+def whole(root):
+    some = {line.split(":")[0] for line in cases(root)}
+    return [c.get("name") for c in test_cases(root) if c.get("status") == "run" and c.get("name") not in some]
+
+
 def selftest():
     root = ElementTree.fromstring("""<testsuite>
 <testcase name="all" status="run"><system-out>[       OK ] A.B (0 ms)
@@ -54,17 +60,20 @@ test_d (__main__.T) ... ok
 </system-out></testcase>
 <testcase name="pytest" status="run"><system-out>SKIPPED [1] reader_test.py:12: no torch
 </system-out></testcase>
+<testcase name="bad" status="fail"><failure message=""/><system-out>[  FAILED  ] A.B (0 ms)
+</system-out></testcase>
 </testsuite>""")
     assert tests(root) == ["none"], tests(root)
     assert cases(root) == ["some: A.B", "python: test_b", "python: test_c",
                            "pytest: reader_test.py:12"], cases(root)
+    assert whole(root) == ["all"], whole(root)
 
 
 def main():
     if sys.argv[1:] == ["selftest"]:
         selftest()
-    elif len(sys.argv) == 3 and sys.argv[1] in ("tests", "cases"):
-        for line in {"tests": tests, "cases": cases}[sys.argv[1]](ElementTree.parse(sys.argv[2]).getroot()):
+    elif len(sys.argv) == 3 and sys.argv[1] in ("tests", "cases", "whole"):
+        for line in {"tests": tests, "cases": cases, "whole": whole}[sys.argv[1]](ElementTree.parse(sys.argv[2]).getroot()):
             print(line)
     else:
         sys.exit(__doc__)

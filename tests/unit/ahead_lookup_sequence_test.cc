@@ -105,6 +105,33 @@ TEST(LookupSequence, NearIsWhereItGoesOn) {
   EXPECT_FALSE(near(0, 3) || near(2, 1) || near(4, 4));
 }
 
+// A caller that skips as many lookups as are likely to be even meets each jump, but for the first.
+TEST(LookupSequence, EvenStepsEndAtAJump) {
+  constexpr unsigned kRun = 6, kJump = 4;
+  LookupSequence s;
+  std::uint64_t skip = 0, skipped = 0;
+  for (unsigned run = 0; (run + 1) * (kRun + kJump) < kRecords; ++run) {
+    for (unsigned i = 0; i < kRun; ++i) {
+      if (skip != 0) {
+        --skip;
+        ++skipped;
+        EXPECT_TRUE(run < 2 || i != 0) << run;
+        continue;
+      }
+      get(s, run * (kRun + kJump) + i);
+      skip = s.is_walk() ? s.even_steps_left() : 0;
+      s.skip(static_cast<unsigned>(skip));
+    }
+  }
+  EXPECT_GT(skipped, 20u);
+}
+
+TEST(LookupSequence, WithoutJumpsMoreAndMoreStepsAreEven) {
+  LookupSequence s;
+  for (unsigned i = 0; i <= 32; ++i) get(s, i);
+  EXPECT_GE(s.even_steps_left(), 8u);
+}
+
 TEST(LookupSequence, RunsWithJumps) {
   LookupSequence s;
   constexpr unsigned kRun = 14;

@@ -81,6 +81,22 @@ TEST_F(ReadaheadTest, AStreamIsGrantedTheChunksOfItsNeed) {
   EXPECT_EQ(s.read_failed, 0u);
 }
 
+// The walk is to end soon, but the value that it needs now lies in two chunks.
+TEST_F(ReadaheadTest, AllChunksOfANeedAreRead) {
+  unsigned between = 0;
+  for (unsigned i = 0; i < 60; ++i) {
+    const PageRun need = env_.value(i);
+    ahead_.limit_bytes(1);
+    EXPECT_TRUE(is_chunks_of(come_to(i), need)) << i;
+    const std::uint64_t first = need.first / kChunkPages, last = (need.first + need.pages - 1) / kChunkPages;
+    between += first != last;
+    const auto file = env_.env().file().existing_window_file();
+    for (std::uint64_t c = first; c <= last; ++c)
+      EXPECT_TRUE(file->resident_now(window::ChunkIndex{static_cast<std::uint32_t>(c)})) << i;
+  }
+  EXPECT_GT(between, 0u);
+}
+
 TEST_F(ReadaheadOfSmallValues, ANeedByItselfIsReadExactly) {
   for (const unsigned i : {0u, 12u, 60u, 30u, 120u}) {
     EXPECT_TRUE(is(come_to(i), env_.value(i))) << i;
