@@ -486,8 +486,8 @@ class Slow(Walks):
                     self.assertEqual((io["read_path"], got.err), ("direct", ""))
                     self.assertLessEqual(io["most_resident"] * io["chunk_bytes"], io["memory_limit"])
                     turns = -(-want // 1600)
-                    if memory == "64M":  # once, though it is wanted more than once
-                        self.assertLess(io["read"], size + 4 * MIB, io)
+                    if memory == "64M":  # once, though it is wanted more than once; on a busy machine, one chunk twice
+                        self.assertLess(io["read"], size + 6 * MIB, io)
                     else:
                         self.assertLess(io["read"], turns * size * 1.3 + 4 * MIB, io)
 
