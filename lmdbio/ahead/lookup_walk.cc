@@ -15,8 +15,9 @@ constexpr std::uint64_t kLook = std::uint64_t{4} << 20;
 
 bool LookupWalk::bring(const WalkPlace& place, const PageRun& need, const window::WindowView& view) noexcept {
   const bool value = place.leaf.bytes() != nullptr;
-  const bool granted = run_.covers(need.first, need.pages - 1) || (!value && need.first == leaf_);
-  if (granted && !readahead_.has_lost(need, view)) return true;
+  const bool granted = run_.covers(need.first, need.pages - 1);
+  if (granted && (!run_is_resident_ || readahead_.is_resident(need, view))) return true;
+  if (!value && need.first == leaf_) return true;
   const std::uint64_t value_pages = std::clamp<std::uint64_t>(place.value_pages, 1, view.pages());
   const std::uint64_t left = sequence_.left_in_run() * width() * value_pages;
   readahead_.limit_bytes(std::min(left, view.pages()) << view.shift());
@@ -24,6 +25,7 @@ bool LookupWalk::bring(const WalkPlace& place, const PageRun& need, const window
   const Readahead::Step kind = value ? Readahead::Step::value : Readahead::Step::leaf;
   bool each_leaf;
   const bool there = readahead_.step(kind, place, need, view, run_, each_leaf).ok();
+  run_is_resident_ = readahead_.is_resident(need, view);
   // Readahead grants a fast program far more than one residency probe covers, so limit the run.
   if (!readahead_.is_streaming()) {
     const std::uint64_t around = kLook >> view.shift();

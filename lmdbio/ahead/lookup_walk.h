@@ -60,7 +60,8 @@ class LookupWalk {
   Readahead readahead_;
   LookupSequence sequence_;
   FreeRun run_;
-  std::uint64_t leaf_ = 0;  ///< page number of the leaf read last; 0: none
+  bool run_is_resident_ = false;  ///< its chunks were resident when it was granted
+  std::uint64_t leaf_ = 0;        ///< page number of the leaf read last; 0: none
 };
 
 }  // namespace lmdbio::ahead

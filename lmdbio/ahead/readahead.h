@@ -46,12 +46,12 @@ class Readahead {
   void note_use(std::uint32_t share) noexcept { used_ = share; }
   /// Returns whether a walk has begun and has not been forgotten.
   bool has_walk() const noexcept { return walk_ != nullptr; }
-  /// Returns whether `need`, for which step() has granted a run, is in private memory that was evicted since.
-  bool has_lost(const PageRun& need, const window::WindowView& view) const noexcept {
-    if (walk_ == nullptr || walk_->file().path() != ReadPath::direct) return false;
+  /// Returns whether `need` is in resident chunks.
+  bool is_resident(const PageRun& need, const window::WindowView& view) const noexcept {
+    if (walk_ == nullptr) return false;
     const window::WindowFile& file = walk_->file();
-    return !file.resident_now(file.chunk_at(need.first << view.shift())) ||
-           !file.resident_now(file.chunk_at((need.first + need.pages - 1) << view.shift()));
+    return file.resident_now(file.chunk_at(need.first << view.shift())) &&
+           file.resident_now(file.chunk_at((need.first + need.pages - 1) << view.shift()));
   }
   /// Limits the read-ahead to about `bytes` more, after which the walk will end or jump.  0: unknown.
   void limit_bytes(std::uint64_t bytes) noexcept { bytes_left_ = bytes; }
