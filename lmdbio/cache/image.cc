@@ -384,6 +384,7 @@ void Image::offer(std::uint64_t offset, Bytes bytes) noexcept {
   (void)PrivateTable::run([&]() noexcept {
     InProcess* const p = here();
     Filler* const f = p != nullptr ? filler(*p) : nullptr;
+    if (p != nullptr) ++p->offers;
     std::unique_ptr<std::byte[]> memory = f != nullptr ? f->take(bytes.size()) : nullptr;
     if (memory == nullptr) {
       counts_.skipped += bytes.size();
@@ -423,6 +424,7 @@ void Image::offer_cached(std::uint64_t offset, std::uint64_t bytes) noexcept {
   (void)PrivateTable::run([&]() noexcept {
     InProcess* const p = here();
     Filler* const f = p != nullptr ? filler(*p) : nullptr;
+    if (p != nullptr) ++p->offers;
     if (f == nullptr || !f->add_cached(offset, bytes)) counts_.skipped += bytes;
   });
 }
@@ -432,6 +434,8 @@ void Image::flush() noexcept { flush_until(now_ns() + kFlushNs); }
 void Image::flush_until(std::int64_t end_ns) noexcept {
   InProcess* const p = in_process_.load();
   if (p == nullptr || p->generation != PrivateTable::generation()) return;
+  const std::uint64_t offers = p->offers;
+  if (p->flushed_offers.exchange(offers) == offers) return;  // an earlier call has waited for them
   // What was skipped may be in the page cache.
   const auto idleness = counts_.skipped != 0 ? Filler::Idleness::awaited : Filler::Idleness::unimportant;
   if (Filler* const f = p->filler_now(); f != nullptr) f->flush_until(end_ns, idleness);

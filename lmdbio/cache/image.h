@@ -106,7 +106,8 @@ class Image : public std::enable_shared_from_this<Image> {
   /// Offers bytes that are in the page cache now.
   void offer_cached(std::uint64_t offset, std::uint64_t bytes) noexcept;
   /// Waits until everything that was offered is written, at most 0.2 s.  Call it before the program ends its
-  /// use of the image.  The destructor does not wait.
+  /// use of the image.  Does not wait again for what an earlier call has waited for.  The destructor does not
+  /// wait.
   void flush() noexcept;
 
   const ImageCounts& counts() const noexcept { return counts_; }

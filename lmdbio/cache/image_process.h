@@ -37,6 +37,8 @@ struct Image::InProcess {
   MapHeader numbers{};  ///< what the header of the map has to be
   std::atomic<std::int64_t> until_look{0};  ///< bytes to write until look_at_room()
   std::uint64_t next_resident = 0;          ///< where fill_resident() goes on; the filler's thread uses it
+  std::atomic<std::uint64_t> offers{0},
+      flushed_offers{0};  ///< calls of offer and offer_cached(); those before flush()
 
   explicit InProcess(Image& i) noexcept : image(&i) {}
   /// Opens the files.  `make`: makes them if they are not there.
