@@ -80,10 +80,10 @@ class LookupSequence {
     return runs_ == 0 ? 0 : std::max<std::uint64_t>(usual_run_ > run_ ? usual_run_ - run_ : 0, 1);
   }
   /// If there is a walk: returns how many of the next lookups are likely to take even steps.  It is assumed
-  /// that there are as many of them in a row as before; if all steps were even so far, half as many more.
+  /// that there are as many of them in a row as before; if there were many more already, half as many more.
   std::uint64_t even_steps_left() const noexcept {
-    if (usual_even_ == 0) return even_ / 2;
-    return usual_even_ > even_ ? usual_even_ - even_ : 0;
+    if (usual_even_ > even_) return usual_even_ - even_;
+    return even_ >= 4 * usual_even_ ? even_ / 2 : 0;
   }
 
  private:

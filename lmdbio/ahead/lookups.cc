@@ -93,8 +93,9 @@ std::uint32_t Lookups::before(const Source& source, const Lookup& lookup) noexce
   if (off_) return kNever;
   std::uint32_t next = std::max(sensor_.asked(missed, edge_), covered_ + 1);
   if (within_ != 0) next = std::min(next, within_);
-  if (file_ != nullptr && file_->load.path == ReadPath::direct)
-    next = 1;  // what is loaded is not in the page cache yet
+  // What is loaded from the cache on local disk does not reach the page cache, where page faults would find
+  // it.
+  if (file_ != nullptr && file_->load.path == ReadPath::direct && file_->reads_through_image()) next = 1;
   walk_.skip(next - 1);
   return next;
 }

@@ -32,6 +32,8 @@ constexpr unsigned kSampledAgain = 8;
 constexpr unsigned kSparseSteps = 16;
 /// Upper limit on the extent for one value, in bytes.  Page faults read the rest of the value.
 constexpr std::uint64_t kMostExtent = std::uint64_t{16} << 20;
+/// A need in more chunks than this is not taken from the cache on local disk as chunks.
+constexpr std::uint32_t kMostTaken = 16;
 /// A step that takes longer than this has waited for data.
 constexpr std::int64_t kStallNs = 50'000;
 /// A walk counts as less scattered after this many chunks in a row that it reaches for the first time.
@@ -167,13 +169,14 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const w
   const ChunkIndex a{geometry.chunk_of(need.first)};
   const ChunkIndex b{geometry.chunk_of(need.first + need.pages - 1)};
   std::size_t most = prefetcher.most_chunks(file);
-  const std::size_t needed = std::min<std::size_t>(raw(b) - raw(a) + 1, most);
   if (bytes_left_ != 0) {  // up to the chunk in which the walk ends
     const std::uint64_t in_chunk = (need.first << view.shift()) % file.chunk_bytes;
     const std::uint64_t behind = place.forward ? in_chunk : file.chunk_bytes - 1 - in_chunk;
-    most = std::clamp<std::size_t>((behind + bytes_left_) / file.chunk_bytes + 1, needed, most);
+    most = std::min<std::size_t>(most, (behind + bytes_left_) / file.chunk_bytes + 1);
   }
-  horizon_ = std::clamp(horizon_, needed, most);
+  horizon_ = std::clamp<std::size_t>(horizon_, 1, most);
+  const std::size_t needed = std::min<std::size_t>(raw(b) - raw(a) + 1, prefetcher.most_chunks(file));
+  const std::size_t horizon = std::max(horizon_, needed);
   PagesThere there(file, view);
   if (kind != Step::value) {  // the leaf's values are known if the leaf is there
     format::PageView leaf;
@@ -191,14 +194,14 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const w
     history_.scattered = std::min(history_.scattered + 1, WalkHistory::kMostScattered);
     fresh_ = 0;
   }
-  const PlanLimits limits{horizon_ * geometry.pages_a_chunk()};
+  const PlanLimits limits{horizon * geometry.pages_a_chunk()};
   plan_walk(place, there, limits, view.shift(), plan_);
   // A chunk that is not needed may be useful later if it is in the page cache, but not if it is in private
   // memory.
   if (file.path() == ReadPath::direct) plan_.leaf_pages = 0;
   {
     Facts facts(*this);
-    fold_plan(need, plan_, place.forward, history_, geometry, horizon_, facts, folded_);
+    fold_plan(need, plan_, place.forward, history_, geometry, horizon, facts, folded_);
   }
   history_ = folded_.history;
 
@@ -208,11 +211,12 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const w
   for (const PageRun& r : folded_.alone)
     extents_.push_back({r.first << view.shift(), std::min(r.pages << view.shift(), kMostExtent)});
   if (!file.has_page_cache()) extents_.clear();  // an unmapped file has no page cache to read into
-  if (!folded_.in_chunks_now &&
-      prefetcher.takes_chunks_from_cache(file, {a, b}, view.pages() << view.shift())) {
-    chunks_.clear();
+  const bool takes = !folded_.in_chunks_now && raw(b) - raw(a) < kMostTaken &&
+                     prefetcher.takes_chunks_from_cache(file, {a, b}, view.pages() << view.shift());
+  if (takes) {
+    std::erase_if(chunks_, [&](ChunkIndex c) { return raw(c) >= raw(a) && raw(c) <= raw(b); });
+    for (std::uint32_t c = raw(b) + 1; c-- > raw(a);) chunks_.insert(chunks_.begin(), ChunkIndex{c});
     extents_.clear();  // these would be read from the database
-    for (std::uint32_t c = raw(a); c <= raw(b); ++c) chunks_.push_back(ChunkIndex{c});
   } else if (!folded_.in_chunks_now) {
     (void)prefetcher.submit(*walk_, {chunks_, extents_, {}, {}});
     if (folded_.chunks.empty()) {
@@ -226,6 +230,10 @@ Status Readahead::go_on(Step kind, WalkPlace place, const PageRun& need, const w
   window::Ticket ticket = prefetcher.submit(*walk_, {chunks_, extents_, {a, b}, {}});
   const Status st = prefetcher.wait(ticket);
   if (!st.ok()) return st;
+  if (takes && !is_resident(need, view)) {
+    run = {need.first, need.pages};
+    return read_exactly(need, view);
+  }
   for (std::uint32_t c = window::raw(a); c <= window::raw(b); ++c) {
     if (!trail_.been_in(c) && ++fresh_ >= kFresh) {
       fresh_ = 0;

@@ -410,6 +410,10 @@ void Image::finish(std::uint64_t chunk) noexcept {
 
 bool Image::has(std::uint64_t chunk) noexcept {
   bool there = false;
+  if (ready_.load(std::memory_order_acquire) && chunk < chunks_) {
+    const unsigned char state = state_of(chunk).load(std::memory_order_acquire);
+    if (state != kUnverified) return state == kThere;
+  }
   (void)PrivateTable::run([&]() noexcept {
     InProcess* const p = here();
     there = p != nullptr && is_there(*p, chunk);

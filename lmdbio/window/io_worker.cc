@@ -131,7 +131,7 @@ void IoWorker::take(ReadJob&& job) {
   Staging memory;
   // A load of a whole file shares its chunks only if they come from the cache on local disk, where each
   // process would decompress them.  Chunks that the load does not get now are read when lookups need them.
-  const bool is_shared = chunk.load == 0 || job.file->reads_through_image();
+  const bool is_shared = chunk.load == 0 || (job.file->reads_through_image() && !job.file->source->is_full());
   const Target target = !chunk.publishes ? Target::page_cache
                         : is_shared      ? Target::memory
                                          : Target::private_memory;
@@ -171,7 +171,10 @@ void IoWorker::leave(const ReadJob& job, Outcome outcome) noexcept {
   if (c->publishes) owner_.chunks_.return_memory(file);
   if (outcome == Outcome::cached) ++file.stats.chunks_cached;
   if (outcome == Outcome::claimed) ++file.stats.chunks_claimed;
-  if (c->load != 0) whole_load_went_on(file, *c, outcome == Outcome::cached || outcome == Outcome::claimed);
+  if (c->load != 0) {
+    if (outcome == Outcome::claimed && c->publishes) file.load.has_skipped = true;
+    whole_load_went_on(file, *c, outcome == Outcome::cached || outcome == Outcome::claimed);
+  }
   owner_.schedule_.settle(file, c->chunk, outcome, 0);
 }
 
@@ -188,6 +191,10 @@ void IoWorker::publish(const ReadJob& job, Staging memory) noexcept {
     ++file.stats.chunks_given;
   else
     ++(current ? file.stats.publish_failed : file.stats.stale);
+  if (c.load != 0) {
+    if (resident) owner_.chunks_.note_lookups(file, c.chunk);
+    whole_load_went_on(file, c, resident);
+  }
   owner_.schedule_.settle(file, c.chunk,
                           resident  ? Outcome::ready
                           : current ? Outcome::mapped

@@ -246,8 +246,11 @@ bool Prefetcher::takes_chunks_from_cache(WindowFile& file, const ChunkRange& chu
     const std::lock_guard lock(mutex_);
     if (file.users == 0) return false;
     gather::MemoryBudget& budget = chunks_.budget();
-    if (!file.takes_chunks_from_cache)
+    if (!file.takes_chunks_from_cache) {
       file.takes_chunks_from_cache = whole_load_path(file, used_bytes, budget) == ReadPath::direct;
+      if (*file.takes_chunks_from_cache)
+        file.comes_around = true;  // keep the chunks: lookups come back to them
+    }
     const std::uint64_t n = raw(chunks.last) - raw(chunks.first) + 1;
     if (!*file.takes_chunks_from_cache ||
         !budget.has_room(gather::MemoryUse::chunks, n * file.chunk_bytes, 2 * n))
@@ -255,8 +258,8 @@ bool Prefetcher::takes_chunks_from_cache(WindowFile& file, const ChunkRange& chu
   }
   cache::Image& image = *file.from_cache->image;
   const std::uint64_t end = file.offset(chunks.last) + file.bytes_in(chunks.last);
-  for (std::uint64_t at = file.offset(chunks.first); at < end; at += cache::kChunkBytes)
-    if (!image.has(at / cache::kChunkBytes)) return false;
+  for (std::uint64_t c = file.offset(chunks.first) / cache::kChunkBytes; c * cache::kChunkBytes < end; ++c)
+    if (!image.has(c)) return false;
   return true;
 }
 

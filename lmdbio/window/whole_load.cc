@@ -1,6 +1,7 @@
 #include "lmdbio/window/whole_load.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/memory_facts.h"
@@ -15,6 +16,10 @@ namespace {
 constexpr std::uint64_t kLoadAhead = std::uint64_t{32} << 20, kLocalLoadAhead = std::uint64_t{8} << 20;
 /// How many chunks a load into the page cache reads between two checks of free memory.
 constexpr std::uint32_t kLookEvery = 16;
+/// A load into private memory skips chunks that other processes are reading.  It comes back to them after
+/// this time, in ns, at most kMostTurns times.
+constexpr std::int64_t kNextTurn = 10'000'000;
+constexpr unsigned kMostTurns = 8;
 
 /// Returns how many chunks this process may have in flight for the load of one file; 1 until the number of
 /// processes is known.
@@ -28,6 +33,11 @@ std::uint64_t most_reading(const WindowFile& file) noexcept {
 void end_if_done(WindowFile& file) noexcept {
   WholeLoad& load = file.load;
   if (!load.is_going() || load.next < load.end_chunk || load.reading != 0) return;
+  if (std::exchange(load.has_skipped, false) && load.turns++ < kMostTurns) {
+    load.next = 0;
+    load.wait_until_ns = now_ns() + kNextTurn;
+    return;
+  }
   load.end();
   ++file.stats.loads_finished;
 }
@@ -53,6 +63,9 @@ void begin_whole_load(WindowFile& file, std::uint64_t used_bytes, ReadPath path)
   file.load.path = path;
   file.load.next = 0;
   file.load.end_chunk = raw(file.chunk_at(used_bytes - 1)) + 1;
+  file.load.has_skipped = false;
+  file.load.turns = 0;
+  file.load.wait_until_ns = 0;
   ++file.load.begun;
   ++file.stats.loads_begun;
   file.comes_around = true;  // keep the chunks: lookups want all of them
@@ -63,7 +76,8 @@ bool next_of_loads(ChunkCache& cache, ReadJob& job, bool idle) {
   for (WindowFile* const f : cache.files()) {
     WindowFile& file = *f;
     WholeLoad& load = file.load;
-    if (!load.is_going()) continue;
+    if (!load.is_going() || (load.wait_until_ns != 0 && now_ns() < load.wait_until_ns)) continue;
+    load.wait_until_ns = 0;
     if (file.has_page_cache() && budget.nearly_full()) continue;  // the load waits: IoWorker tries again
     const std::uint64_t most = most_reading(file);
     const bool publishes = load.path == ReadPath::direct;

@@ -38,6 +38,9 @@ struct WholeLoad {
   std::uint32_t next = 0, end_chunk = 0;       ///< chunk numbers
   unsigned reading = 0;                        ///< chunks being read
   unsigned begun = 0;                          ///< number of loads begun
+  bool has_skipped = false;                    ///< in this turn, chunks that other processes were reading
+  unsigned turns = 0;              ///< how many times the load has started again for skipped chunks
+  std::int64_t wait_until_ns = 0;  ///< when the next turn starts; 0: now
   bool is_going() const noexcept { return path.load(std::memory_order_relaxed) != ReadPath::none; }
   void end() noexcept { path.store(ReadPath::none, std::memory_order_relaxed); }
   /// In a forked child: the parent's load does not go on here.

@@ -3,7 +3,7 @@
 
 skipped.py tests JUNIT    the tests that did not run, one a line
 skipped.py cases JUNIT    TEST: CASE for each case that a test skipped while others of it ran, one a line
-skipped.py whole JUNIT    the tests that have passed and skipped no case, one a line
+skipped.py whole JUNIT    the tests that have passed and skipped no case, one a line; all NAME_... must have for NAME
 skipped.py selftest
 
 JUNIT: the file of ctest --output-junit, with --test-output-size-passed so large that output is whole.
@@ -37,8 +37,9 @@ def cases(root):
 
 
 def whole(root):
-    some = {line.split(":")[0] for line in cases(root)}
-    return [c.get("name") for c in test_cases(root) if c.get("status") == "run" and c.get("name") not in some]
+    some = {line.split(":")[0] for line in cases(root)} | {c.get("name") for c in test_cases(root) if c.get("status") != "run"}
+    names = [c.get("name") for c in test_cases(root)]
+    return [name for name in names if name not in some and not any(other.startswith(name + "_") for other in some)]
 
 
 def selftest():
@@ -60,12 +61,15 @@ test_d (__main__.T) ... ok
 </system-out></testcase>
 <testcase name="pytest" status="run"><system-out>SKIPPED [1] reader_test.py:12: no torch
 </system-out></testcase>
+<testcase name="variants" status="run"><system-out>[       OK ] A.B (0 ms)</system-out></testcase>
+<testcase name="variants_two" status="run"><system-out>[  SKIPPED ] A.B (0 ms)
+[       OK ] A.C (0 ms)</system-out></testcase>
 <testcase name="bad" status="fail"><failure message=""/><system-out>[  FAILED  ] A.B (0 ms)
 </system-out></testcase>
 </testsuite>""")
     assert tests(root) == ["none"], tests(root)
     assert cases(root) == ["some: A.B", "python: test_b", "python: test_c",
-                           "pytest: reader_test.py:12"], cases(root)
+                           "pytest: reader_test.py:12", "variants_two: A.B"], cases(root)
     assert whole(root) == ["all"], whole(root)
 
 

@@ -130,6 +130,10 @@ TEST(LookupSequence, WithoutJumpsMoreAndMoreStepsAreEven) {
   LookupSequence s;
   for (unsigned i = 0; i <= 32; ++i) get(s, i);
   EXPECT_GE(s.even_steps_left(), 8u);
+  LookupSequence with_one;
+  for (unsigned i = 0; i <= 80; ++i)
+    if (i != 6) get(with_one, i);
+  EXPECT_GE(with_one.even_steps_left(), 16u) << "a jump at the start is forgotten";
 }
 
 TEST(LookupSequence, RunsWithJumps) {
