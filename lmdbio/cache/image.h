@@ -181,7 +181,7 @@ class Image : public std::enable_shared_from_this<Image> {
   std::atomic<std::uint64_t> chunks_wanted_{0};  ///< the image takes only chunks below this number
   std::atomic<InProcess*> in_process_{nullptr};  ///< owned; see here()
   std::atomic<std::int64_t> first_read_ns_{0};   ///< time of the first note_read(), CLOCK_MONOTONIC
-  std::atomic<std::uint64_t> file_read_{0};      ///< bytes that note_read() was told of
+  std::atomic<std::uint64_t> file_read_{0};      ///< sum of the arguments of note_read(), in bytes
   Counter reads_;                                ///< calls of note_read()
   ImageCounts counts_;
 };
