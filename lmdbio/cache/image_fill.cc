@@ -127,10 +127,18 @@ void Image::choose(InProcess& p) noexcept {
     std::vector<Bytes> sample;
     const File* const exact = state_.file->exact();  // no read-ahead, which would double what is read
     const int fd = exact != nullptr ? exact->fd() : state_.file->buffered().fd();
+    const auto piece_bytes = [&](std::uint64_t at) noexcept {
+      return static_cast<std::size_t>(std::min<std::uint64_t>(kFrameBytes, state_.used_bytes - at));
+    };
+    // All pieces are read at the same time: each read waits behind the reads of the program.
     for (unsigned i = 0; i < kSamplePlaces; ++i) {
       const std::uint64_t at = sample_offset(i, state_.used_bytes);
-      const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kFrameBytes, state_.used_bytes - at));
-      const MutableBytes piece{bytes.data() + i * kFrameBytes, n};
+      (void)::posix_fadvise(fd, static_cast<off_t>(at), static_cast<off_t>(piece_bytes(at)),
+                            POSIX_FADV_WILLNEED);
+    }
+    for (unsigned i = 0; i < kSamplePlaces; ++i) {
+      const std::uint64_t at = sample_offset(i, state_.used_bytes);
+      const MutableBytes piece{bytes.data() + i * kFrameBytes, piece_bytes(at)};
       if (read_all(fd, at, piece)) sample.push_back(piece);
     }
     Scratch scratch;
