@@ -153,6 +153,13 @@ class Commands(Cache):
         self.assertEqual(self.lmdbio("run", "--cache", "a", *print_it, cwd=self.dir).stdout, os.path.realpath(self.dir) + "/a\n")
         self.assertIn("--cache", self.lmdbio("run", "--help").stdout)
 
+    def test_the_sample_is_read_at_once(self):
+        fs = self.mount(delay_us=50_000)
+        fs.set(reset=1)
+        self.do("warm", fs.path, env={"LMDBIO_CACHE_CODEC": "auto"})
+        # `warm` itself has at most 8 requests in flight, the sample has 32 places.
+        self.assertGreaterEqual(fs.counters()["read"]["in_flight_max"], 16)
+
     def test_usage(self):
         for args in ((), ("frob",), ("warm",), ("drop",), ("drop", "--all", self.db), ("status", "x"), ("verify", "x")):
             done = self.lmdbio("cache", *args, status=2, env={"LMDBIO_CACHE_DIR": self.cache})
