@@ -102,18 +102,9 @@ void Filler::serve() noexcept {
     {
       const std::shared_ptr<const void> owner = owner_.lock();
       if (ending_ || owner == nullptr) return;
-      std::optional<Piece> next;
-      {
-        const std::lock_guard lock(mutex_);
-        if (!pieces_.empty()) {
-          next = std::move(pieces_.front());
-          pieces_.pop_front();
-        }
-      }
-      if (next) {
-        store(std::move(*next));
-      } else {
-        const unsigned asked = asked_;
+      const unsigned asked = asked_;
+      const bool somebody_waits = asked != answered_;
+      if (!(is_behind() && store_next()) && !(!somebody_waits && answer_next()) && !store_next()) {
         wait_ns = idle_(context_);
         if (wait_ns != 0 && answered_.exchange(asked) != asked) done_.notify();
       }
@@ -123,6 +114,32 @@ void Filler::serve() noexcept {
     work_.wait(seen, wait_ns);
     if (waiting_ < kMostBytes / 4) pause(kCollectNs);
   }
+}
+
+// Returns false if no piece waits.
+bool Filler::store_next() noexcept {
+  std::optional<Piece> next;
+  {
+    const std::lock_guard lock(mutex_);
+    if (pieces_.empty()) return false;
+    next = std::move(pieces_.front());
+    pieces_.pop_front();
+  }
+  store(std::move(*next));
+  return true;
+}
+
+// Returns false if nothing was asked.
+bool Filler::answer_next() noexcept {
+  std::uint64_t offset = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (questions_.empty()) return false;
+    offset = questions_.front();
+    questions_.pop_front();
+  }
+  write_(context_, offset, {});
+  return true;
 }
 
 void Filler::store(Piece piece) noexcept {
@@ -149,7 +166,16 @@ void Filler::add(std::uint64_t offset, std::unique_ptr<std::byte[]> memory, std:
   if (!push({offset, std::move(memory), bytes})) give_back(bytes);
 }
 
-void Filler::ask(std::uint64_t offset) noexcept { (void)push({offset, nullptr, 0}); }
+void Filler::ask(std::uint64_t offset) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    if (!questions_.empty() && questions_.back() == offset) return;
+    questions_.push_back(offset);
+  } catch (...) {  // a later job asks again
+    return;
+  }
+  work_.notify_one();
+}
 
 bool Filler::add_cached(std::uint64_t offset, std::size_t bytes) noexcept {
   if (cached_.fetch_add(bytes) + bytes <= kMostCached && push({offset, nullptr, bytes})) return true;

@@ -60,8 +60,14 @@ class Filler {
   void add(std::uint64_t offset, std::unique_ptr<std::byte[]> memory, std::size_t bytes) noexcept;
   /// Adds a piece that the page cache has.  Returns false if too much is waiting.
   bool add_cached(std::uint64_t offset, std::size_t bytes) noexcept;
-  /// Makes the thread call Write without bytes.
+  /// Makes the thread call Write without bytes: before it writes further pieces, unless many wait, or a
+  /// thread waits for them.
   void ask(std::uint64_t offset) noexcept;
+  /// Writes such pieces.  Only for the thread, within a long call of Write without bytes.
+  void catch_up() noexcept {
+    while (is_behind() && store_next()) {
+    }
+  }
   /// Gives memory from take() back.
   void give_back(std::size_t bytes) noexcept { wrote(waiting_, bytes); }
   enum class Idleness : unsigned char { unimportant, awaited };
@@ -74,7 +80,7 @@ class Filler {
     std::uint64_t offset;
     std::unique_ptr<std::byte[]> memory;
     std::size_t bytes;
-    bool is_cached() const noexcept { return memory == nullptr && bytes != 0; }
+    bool is_cached() const noexcept { return memory == nullptr; }
   };
   Filler(Write write, Copy copy, Idle idle, void* context, std::weak_ptr<const void> owner) noexcept
       : write_(write), copy_(copy), idle_(idle), context_(context), owner_(std::move(owner)) {}
@@ -82,6 +88,11 @@ class Filler {
   void serve() noexcept;
   void pause(std::int64_t ns) noexcept;
   void store(Piece piece) noexcept;
+  bool is_behind() const noexcept {
+    return flushing_ != 0 || waiting_ > kMostBytes / 4 || cached_ > kMostCached / 4;
+  }
+  bool store_next() noexcept;
+  bool answer_next() noexcept;
   bool push(Piece piece) noexcept;
   void wrote(std::atomic<std::size_t>& waiting, std::size_t bytes) noexcept {
     if (waiting.fetch_sub(bytes) == bytes) done_.notify();
@@ -101,7 +112,8 @@ class Filler {
   std::atomic<unsigned> asked_{0}, answered_{0};
   std::atomic<unsigned> flushing_{0};  ///< threads in flush_until()
   std::mutex mutex_;
-  std::deque<Piece> pieces_;  ///< guarded by mutex_
+  std::deque<Piece> pieces_;             ///< guarded by mutex_
+  std::deque<std::uint64_t> questions_;  ///< the arguments of ask(); guarded by mutex_
 };
 
 }  // namespace lmdbio::cache

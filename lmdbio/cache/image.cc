@@ -104,6 +104,7 @@ Result<std::shared_ptr<Image>> Image::open(const std::shared_ptr<const OpenFile>
     if (std::shared_ptr<Image> there = find_or_add(*name, nullptr); there != nullptr) return there;
     const std::shared_ptr<Image> made(new Image(state, *name));
     made->chunks_ = chunks_of(state.used_bytes);
+    made->proven_ = std::make_unique<std::atomic<bool>[]>(made->chunks_);
     Status st = Status::from_errno(EBADF);
     (void)PrivateTable::run([&]() noexcept { st = made->open_here(); });
     if (!st.ok()) return st;
@@ -211,6 +212,8 @@ std::uint64_t Image::bytes_in(std::uint64_t chunk) const noexcept {
   return std::min(kChunkBytes, state_.used_bytes - chunk * kChunkBytes);
 }
 
+bool Image::has_all_units(std::uint64_t chunk) const noexcept { return missing_units(chunk) == 0; }
+
 unsigned Image::missing_units(std::uint64_t chunk) const noexcept {
   unsigned there = 0;
   for (unsigned w = 0; w < kUnitsPerChunk / 64; ++w)
@@ -229,6 +232,18 @@ bool Image::is_there(InProcess& p, std::uint64_t chunk) noexcept {
   if (!ready_.load(std::memory_order_acquire) || chunk >= chunks_) return false;
   const unsigned char state = state_of(chunk).load(std::memory_order_acquire);
   return state == kThere || (state == kUnverified && verify(p, chunk));
+}
+
+// Returns whether plain_file() has the bytes of the chunk, which is not stored yet.  Units may have been
+// written while the database changed: the first call for a chunk looks at the database after them.
+bool Image::has_plain(InProcess& p, std::uint64_t chunk) noexcept {
+  if (!ready_.load(std::memory_order_acquire) || chunk >= chunks_ || !has_all_units(chunk)) return false;
+  if (is_stored(state_of(chunk).load(std::memory_order_acquire))) return false;
+  if (proven_[chunk]) return true;
+  if (p.has_entry(chunk)) return false;  // the plain bytes of a compressed chunk are gone
+  if (!is_outdated_ && !is_current()) is_outdated_ = true;
+  if (!is_outdated_) proven_[chunk] = true;
+  return !is_outdated_;
 }
 
 bool Image::verify(InProcess& p, std::uint64_t chunk) noexcept {
@@ -250,6 +265,7 @@ void Image::is_damaged(InProcess& p, std::uint64_t chunk) noexcept {
   unsigned char state = state_of(chunk).load();
   if (!is_stored(state) || !state_of(chunk).compare_exchange_strong(state, kCompleting)) return;
   for (unsigned w = 0; w < kUnitsPerChunk / 64; ++w) units_of(chunk)[w].store(0, std::memory_order_relaxed);
+  proven_[chunk] = false;
   ++counts_.damaged;
   (void)write_entry(p.table.get(), chunk, {});
   state_of(chunk).store(kMissing, std::memory_order_release);
@@ -268,15 +284,23 @@ std::uint64_t Image::chunks_there() const noexcept {
 }
 
 double Image::share_not_in_memory() const noexcept {
-  const std::uint64_t there = chunks_there(), step = std::max<std::uint64_t>(there / kMostExamined, 1);
+  const auto usable = [this](std::uint64_t c) {
+    return is_stored(state_of(c).load(std::memory_order_relaxed)) || has_all_units(c);
+  };
+  std::uint64_t there = 0;
+  for (std::uint64_t c = 0; ready_.load(std::memory_order_acquire) && c < chunks_; ++c)
+    if (usable(c)) ++there;
+  const std::uint64_t step = std::max<std::uint64_t>(there / kMostExamined, 1);
   const Residency residency = state_.file->residency(-1, Residency::Sampling::no);
   std::uint64_t seen = 0, examined = 0, lacking = 0;
   for (std::uint64_t c = 0; c < chunks_ && seen < there; ++c) {
-    if (!is_stored(state_of(c).load(std::memory_order_relaxed)) || seen++ % step != 0) continue;
+    if (!usable(c) || seen++ % step != 0) continue;
     ++examined;
     if (residency.share(c * kChunkBytes, bytes_in(c)).value_or(0) < 0.5) ++lacking;
   }
-  return examined == 0 ? 0 : share() * static_cast<double>(lacking) / static_cast<double>(examined);
+  if (examined == 0) return 0;
+  return static_cast<double>(there) / static_cast<double>(chunks_) * static_cast<double>(lacking) /
+         static_cast<double>(examined);
 }
 
 std::shared_ptr<const OpenFile> Image::whole_file() noexcept {
@@ -296,9 +320,15 @@ bool Image::read(std::uint64_t offset, MutableBytes to) noexcept {
     if (p == nullptr) return;
     const std::uint64_t last = (offset + to.size() - 1) / kChunkBytes;
     for (std::uint64_t c = offset / kChunkBytes; c <= last; ++c)
-      if (!is_there(*p, c)) return;
-    good =
-        recipe_.codec == Codec::raw ? read_all(p->data.get(), offset, to) : read_compressed(*p, offset, to);
+      if (!has_plain(*p, c) && !is_there(*p, c)) return;
+    good = true;
+    for (std::size_t done = 0; good && done < to.size();) {
+      const std::uint64_t c = (offset + done) / kChunkBytes;
+      const auto at = static_cast<std::size_t>(offset + done - c * kChunkBytes);
+      const std::size_t n = std::min(to.size() - done, static_cast<std::size_t>(kChunkBytes) - at);
+      good = read_chunk(*p, c, at, to.subspan(done, n));
+      done += n;
+    }
   });
   if (good) counts_.read += to.size();
   return good;
@@ -328,27 +358,34 @@ Status Image::read_frames(InProcess& p, std::uint64_t chunk, Bytes head, std::si
   return {};
 }
 
-bool Image::read_compressed(InProcess& p, std::uint64_t offset, MutableBytes to) noexcept {
+// Reads the bytes of a chunk from `at` on, which may reach beyond the bytes that the snapshot has.
+bool Image::read_chunk(InProcess& p, std::uint64_t chunk, std::size_t at, MutableBytes to) noexcept {
+  if (has_plain(p, chunk) && read_plain(p, chunk, at, to)) return true;
+  if (!is_there(p, chunk)) return false;
+  return recipe_.codec == Codec::raw ? read_all(p.data.get(), chunk * kChunkBytes + at, to)
+                                     : read_compressed(p, chunk, at, to);
+}
+
+bool Image::read_plain(InProcess& p, std::uint64_t chunk, std::size_t at, MutableBytes to) noexcept {
+  const auto bytes = static_cast<std::size_t>(bytes_in(chunk));
+  const std::size_t n = std::min(to.size(), bytes - std::min(at, bytes));
+  if (!read_all(p.plain_file(), chunk * kChunkBytes + at, to.first(n))) return false;
+  std::fill(to.begin() + static_cast<std::ptrdiff_t>(n), to.end(), std::byte{});  // behind the snapshot
+  return has_plain(p, chunk);  // else another thread has compressed it, and made a hole
+}
+
+bool Image::read_compressed(InProcess& p, std::uint64_t chunk, std::size_t at, MutableBytes to) noexcept {
   std::unique_ptr<InProcess::Decoder> decoder = p.take_decoder();
   if (decoder == nullptr) return false;
   const std::int64_t begun = now_ns();
-  bool good = true;
-  while (good && !to.empty()) {
-    const std::uint64_t c = offset / kChunkBytes;
-    const auto at = static_cast<std::size_t>(offset - c * kChunkBytes);
-    const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(to.size(), kChunkBytes - at));
-    std::byte head[kHeaderBytes];
-    const Status st = read_all(p.data.get(), c * pitch(), head)
-                          ? read_frames(p, c, head, at, to.first(n), *decoder)
-                          : Status::from_errno(EIO);
-    if (st.raw() == EBADMSG) is_damaged(p, c);
-    good = st.ok();
-    offset += n;
-    to = to.subspan(n);
-  }
+  std::byte head[kHeaderBytes];
+  const Status st = read_all(p.data.get(), chunk * pitch(), head)
+                        ? read_frames(p, chunk, head, at, to, *decoder)
+                        : Status::from_errno(EIO);
+  if (st.raw() == EBADMSG) is_damaged(p, chunk);
   counts_.unpack_ns += static_cast<std::uint64_t>(now_ns() - begun);
   p.give_back(std::move(decoder));
-  return good;
+  return st.ok();
 }
 
 bool Image::lacks(std::uint64_t offset, std::uint64_t bytes) const noexcept {
@@ -397,23 +434,33 @@ void Image::offer(std::uint64_t offset, Bytes bytes) noexcept {
 
 bool Image::add(std::uint64_t offset, Bytes bytes) noexcept {
   (void)PrivateTable::run([&]() noexcept {
-    if (InProcess* const p = here(); p != nullptr) write(*p, offset, bytes);
+    if (InProcess* const p = here(); p != nullptr) write(*p, offset, bytes, nullptr);
   });
   return stopped() == nullptr;
 }
 
 void Image::finish(std::uint64_t chunk) noexcept {
   (void)PrivateTable::run([&]() noexcept {
-    if (InProcess* const p = here(); p != nullptr) write(*p, chunk * kChunkBytes, {});
+    if (InProcess* const p = here(); p != nullptr) write(*p, chunk * kChunkBytes, {}, nullptr);
   });
 }
 
 bool Image::has(std::uint64_t chunk) noexcept {
+  if (!ready_.load(std::memory_order_acquire) || chunk >= chunks_) return false;
+  bool plain = false;
+  if (!is_stored(state_of(chunk).load(std::memory_order_acquire)) && has_all_units(chunk))
+    (void)PrivateTable::run([&]() noexcept {
+      InProcess* const p = here();
+      plain = p != nullptr && has_plain(*p, chunk);
+    });
+  return plain || has_stored(chunk);
+}
+
+bool Image::has_stored(std::uint64_t chunk) noexcept {
+  if (!ready_.load(std::memory_order_acquire) || chunk >= chunks_) return false;
+  const unsigned char state = state_of(chunk).load(std::memory_order_acquire);
+  if (state != kUnverified) return state == kThere;
   bool there = false;
-  if (ready_.load(std::memory_order_acquire) && chunk < chunks_) {
-    const unsigned char state = state_of(chunk).load(std::memory_order_acquire);
-    if (state != kUnverified) return state == kThere;
-  }
   (void)PrivateTable::run([&]() noexcept {
     InProcess* const p = here();
     there = p != nullptr && is_there(*p, chunk);
@@ -440,8 +487,9 @@ void Image::flush_until(std::int64_t end_ns) noexcept {
   if (p == nullptr || p->generation != PrivateTable::generation()) return;
   const std::uint64_t offers = p->offers;
   if (p->flushed_offers.exchange(offers) == offers) return;  // an earlier call has waited for them
-  // What was skipped may be in the page cache.
-  const auto idleness = counts_.skipped != 0 ? Filler::Idleness::awaited : Filler::Idleness::unimportant;
+  // What was skipped may be in the page cache, and chunks may lack a few units.
+  const bool lacks_some = counts_.skipped != 0 || recipe().codec != Codec::raw;
+  const auto idleness = lacks_some ? Filler::Idleness::awaited : Filler::Idleness::unimportant;
   if (Filler* const f = p->filler_now(); f != nullptr) f->flush_until(end_ns, idleness);
 }
 

@@ -44,8 +44,9 @@ struct ImageCounts {
 /// thread.  The processes of the node that use the same state of the database share the image.
 ///
 /// An image never has wrong bytes for pages that the snapshot reaches.  A chunk counts once all of its bytes
-/// were written and the database was seen to be in the same state afterwards.  After a start of the machine,
-/// the checksum of a chunk is verified before its first use.
+/// were written and the database was seen to be in the same state afterwards.  Plain bytes of a compressed
+/// image are read from the file of parts until the chunk is compressed.  After a start of the machine, these
+/// parts are forgotten, and the checksum of a stored chunk is verified before its first use.
 class Image : public std::enable_shared_from_this<Image> {
  public:
   /// Returns the image of this snapshot of a database, or nullptr if there is none: LMDBIO_CACHE_DIR is not
@@ -101,13 +102,15 @@ class Image : public std::enable_shared_from_this<Image> {
   /// Makes a chunk usable that other processes have written without completing it, for example because they
   /// were killed.  Blocks.
   void finish(std::uint64_t chunk) noexcept;
-  /// Returns whether the image has the chunk.
+  /// Returns whether read() can read the chunk.  Blocks.
   bool has(std::uint64_t chunk) noexcept;
+  /// Returns whether the image has the chunk in its final form: compressed, with its checksum.  Blocks.
+  bool has_stored(std::uint64_t chunk) noexcept;
   /// Offers bytes that are in the page cache now.
   void offer_cached(std::uint64_t offset, std::uint64_t bytes) noexcept;
-  /// Waits until everything that was offered is written, at most 0.2 s.  Call it before the program ends its
-  /// use of the image.  Does not wait again for what an earlier call has waited for.  The destructor does not
-  /// wait.
+  /// Waits until everything that was offered is written, at most 0.2 s.  It may not be compressed yet: until
+  /// then, read() reads the plain bytes.  Call it before the program ends its use of the image.  Does not
+  /// wait again for what an earlier call has waited for.  The destructor does not wait.
   void flush() noexcept;
 
   const ImageCounts& counts() const noexcept { return counts_; }
@@ -140,26 +143,31 @@ class Image : public std::enable_shared_from_this<Image> {
   unsigned missing_units(std::uint64_t chunk) const noexcept;
   std::uint64_t chunks_there() const noexcept;
   bool is_nearly_complete(std::uint64_t chunk) const noexcept;
+  bool has_all_units(std::uint64_t chunk) const noexcept;
   bool may_be(std::uint64_t chunk, const TableEntry& entry) const noexcept;
   bool lacks(std::uint64_t offset, std::uint64_t bytes) const noexcept;
 
   // These need a thread of the private table.
   bool is_there(InProcess& p, std::uint64_t chunk) noexcept;
+  bool has_plain(InProcess& p, std::uint64_t chunk) noexcept;
   bool verify(InProcess& p, std::uint64_t chunk) noexcept;
   void is_damaged(InProcess& p, std::uint64_t chunk) noexcept;
-  bool read_compressed(InProcess& p, std::uint64_t offset, MutableBytes to) noexcept;
+  bool read_chunk(InProcess& p, std::uint64_t chunk, std::size_t at, MutableBytes to) noexcept;
+  bool read_plain(InProcess& p, std::uint64_t chunk, std::size_t at, MutableBytes to) noexcept;
+  bool read_compressed(InProcess& p, std::uint64_t chunk, std::size_t at, MutableBytes to) noexcept;
   template <class Decoder>
   Status read_frames(InProcess& p, std::uint64_t chunk, Bytes head, std::size_t at, MutableBytes to,
                      Decoder& decoder) noexcept;
   Filler* filler(InProcess& p) noexcept;
 
   // Filling (image_fill.cc).
-  void write(InProcess& p, std::uint64_t offset, Bytes bytes) noexcept;
+  bool is_ready(InProcess& p) noexcept;
+  void write(InProcess& p, std::uint64_t offset, Bytes bytes, Filler* filler) noexcept;
   void mark_units(std::uint64_t from, std::uint64_t to) noexcept;
-  void complete(InProcess& p, std::uint64_t chunk) noexcept;
+  void complete(InProcess& p, std::uint64_t chunk, Filler* filler) noexcept;
   bool complete_units(InProcess& p, std::uint64_t chunk) noexcept;
-  bool store(InProcess& p, std::uint64_t chunk, TableEntry& entry) noexcept;
-  bool compress(InProcess& p, std::uint64_t chunk, TableEntry& entry) noexcept;
+  bool store(InProcess& p, std::uint64_t chunk, TableEntry& entry, Filler* filler) noexcept;
+  bool compress(InProcess& p, std::uint64_t chunk, TableEntry& entry, Filler* filler) noexcept;
   std::int64_t fill_resident(InProcess& p) noexcept;
   void copy_cached(InProcess& p, std::uint64_t offset, std::uint64_t bytes) noexcept;
   void copy(InProcess& p, std::uint64_t offset, std::uint64_t bytes) noexcept;
@@ -177,6 +185,10 @@ class Image : public std::enable_shared_from_this<Image> {
   std::atomic<bool> ready_{false};
   Recipe recipe_;
   Mapping map_;
+  /// For each chunk, whether the database was seen to be in the state of the image after all of the chunk's
+  /// units had been written.
+  std::unique_ptr<std::atomic<bool>[]> proven_;
+  std::atomic<bool> is_outdated_{false};  ///< the database was seen in another state
   std::atomic<const char*> stopped_{nullptr};    ///< why offers are not accepted
   std::atomic<std::uint64_t> chunks_wanted_{0};  ///< the image takes only chunks below this number
   std::atomic<InProcess*> in_process_{nullptr};  ///< owned; see here()

@@ -64,7 +64,7 @@ Filler* Image::filler(InProcess& p) noexcept {
     p.filler = Filler::start(
         [](void* context, std::uint64_t offset, Bytes bytes) noexcept {
           auto* const self = static_cast<InProcess*>(context);
-          self->image->write(*self, offset, bytes);
+          self->image->write(*self, offset, bytes, self->filler_now());
         },
         [](void* context, std::uint64_t offset, std::size_t bytes) noexcept {
           auto* const self = static_cast<InProcess*>(context);
@@ -108,6 +108,8 @@ void Image::look_at_room(InProcess& p) noexcept {
     room = p.directory->room_for(name_, chunks_ * kChunkBytes, config().cache_bytes);
   } catch (...) {
   }
+  p.is_over_room = p.part && ::fstat(p.part.get(), &st) == 0 &&
+                   used + static_cast<std::uint64_t>(st.st_blocks) * 512 > room;
   // A compressed image has room for more chunks than it has bytes, according to the chunks so far.
   const std::uint64_t there = chunks_there();
   double chunk = static_cast<double>(kChunkBytes);
@@ -166,13 +168,19 @@ void Image::choose(InProcess& p) noexcept {
   }
 }
 
-// Also for other threads: Image::add().  Without bytes, only completes the chunk.
-void Image::write(InProcess& p, std::uint64_t offset, Bytes bytes) noexcept {
-  const std::lock_guard lock(p.writing);
+// Any thread.  Makes the table of the image if there is none.
+bool Image::is_ready(InProcess& p) noexcept {
+  const std::lock_guard lock(p.choosing);
   look_at_room(p);
   if (!ready_.load(std::memory_order_acquire)) choose(p);
-  if (!ready_.load(std::memory_order_acquire)) return;
-  if (bytes.empty()) return complete(p, offset / kChunkBytes);
+  return ready_.load(std::memory_order_acquire);
+}
+
+// Any thread.  Without bytes, only completes the chunk.  `filler`: of the calling thread; it compresses
+// complete chunks later.  nullptr: they are compressed at once.
+void Image::write(InProcess& p, std::uint64_t offset, Bytes bytes, Filler* filler) noexcept {
+  if (!is_ready(p)) return;
+  if (bytes.empty()) return complete(p, offset / kChunkBytes, filler);
   p.until_look -= static_cast<std::int64_t>(bytes.size());
   if (!wants(offset, bytes.size())) return;
   // Only whole units count, but the last unit of the database may be cut.
@@ -184,10 +192,14 @@ void Image::write(InProcess& p, std::uint64_t offset, Bytes bytes) noexcept {
   if (from >= to) return;
   if (!write_all(p.plain_file(), from, bytes.subspan(from - offset, to - from)))
     return stop_filling(error_text());
+  const bool later = filler != nullptr && recipe_.codec != Codec::raw && !p.is_over_room;
   for (std::uint64_t at = from; at < to;) {
     const std::uint64_t c = at / kChunkBytes, next = std::min(to, (c + 1) * kChunkBytes);
     mark_units(at, next);
-    complete(p, c);
+    if (!later)
+      complete(p, c, nullptr);
+    else if (is_nearly_complete(c))
+      filler->ask(c * kChunkBytes);
     at = next;
   }
 }
@@ -205,20 +217,22 @@ bool Image::is_nearly_complete(std::uint64_t chunk) const noexcept {
   return state_of(chunk).load() == kMissing && missing_units(chunk) <= kFewUnits;
 }
 
-// Makes the chunk usable if (almost) all of it was written.  One process does this for a chunk at a time:
-// after it, the plain bytes of a compressed chunk are gone.
-void Image::complete(InProcess& p, std::uint64_t chunk) noexcept {
+// Gives the chunk its final form if (almost) all of it was written.  One process does this for a chunk at a
+// time: after it, the plain bytes of a compressed chunk are gone.
+void Image::complete(InProcess& p, std::uint64_t chunk, Filler* filler) noexcept {
   unsigned char state = kMissing;
   if (!is_nearly_complete(chunk) || !state_of(chunk).compare_exchange_strong(state, kCompleting)) return;
   TableEntry entry{};
   const bool done =
-      complete_units(p, chunk) && store(p, chunk, entry) && write_entry(p.table.get(), chunk, entry);
-  if (done && recipe_.codec != Codec::raw)  // nobody maps the file of parts
-    (void)::fallocate(p.part.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                      static_cast<off_t>(chunk * kChunkBytes), static_cast<off_t>(kChunkBytes));
+      complete_units(p, chunk) && store(p, chunk, entry, filler) && write_entry(p.table.get(), chunk, entry);
   const unsigned char now = done ? kThere : p.has_entry(chunk) ? kUnverified : kMissing;
   state_of(chunk).store(now, std::memory_order_release);
-  if (done) ++counts_.filled;
+  if (!done) return;
+  ++counts_.filled;
+  // Nobody maps the file of parts.  read_plain() sees the new state after it has read a hole.
+  if (recipe_.codec != Codec::raw)
+    (void)::fallocate(p.part.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                      static_cast<off_t>(chunk * kChunkBytes), static_cast<off_t>(kChunkBytes));
 }
 
 // Reads the units that are missing from the database.
@@ -240,11 +254,11 @@ bool Image::complete_units(InProcess& p, std::uint64_t chunk) noexcept {
 }
 
 // Stores the chunk in its final form, and sets the entry.  Fails if the database has changed.
-bool Image::store(InProcess& p, std::uint64_t chunk, TableEntry& entry) noexcept {
+bool Image::store(InProcess& p, std::uint64_t chunk, TableEntry& entry, Filler* filler) noexcept {
   if (recipe_.codec == Codec::raw) {
     entry.bytes = static_cast<std::uint32_t>(bytes_in(chunk));
     if (!checksum_of(p.data.get(), chunk * kChunkBytes, entry.bytes, entry.checksum)) return false;
-  } else if (!compress(p, chunk, entry)) {
+  } else if (!compress(p, chunk, entry, filler)) {
     return false;
   }
   if (is_current()) return true;
@@ -253,7 +267,8 @@ bool Image::store(InProcess& p, std::uint64_t chunk, TableEntry& entry) noexcept
 }
 
 // Compresses a chunk whose plain bytes are all in the file of parts.  One frame is in memory at a time.
-bool Image::compress(InProcess& p, std::uint64_t chunk, TableEntry& entry) noexcept {
+// Between frames, the filler writes what was offered meanwhile.
+bool Image::compress(InProcess& p, std::uint64_t chunk, TableEntry& entry, Filler* filler) noexcept {
   const auto plain_bytes = static_cast<std::size_t>(bytes_in(chunk));
   const std::uint64_t start = chunk * pitch();
   const std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[2 * kFrameBytes]);
@@ -269,6 +284,7 @@ bool Image::compress(InProcess& p, std::uint64_t chunk, TableEntry& entry) noexc
   std::size_t end = kHeaderBytes;
   for (std::size_t at = 0; at < plain_bytes; at += kFrameBytes) {
     const MutableBytes plain{memory.get(), std::min(kFrameBytes, plain_bytes - at)};
+    if (filler != nullptr) filler->catch_up();
     if (!read_all(p.part.get(), chunk * kChunkBytes + at, plain)) return false;
     if (p.has_entry(chunk)) return false;  // another process has stored it, and then made the hole
     const Result<std::size_t> n = packer.add(plain, stored, scratch);
@@ -299,12 +315,13 @@ void Image::copy(InProcess& p, std::uint64_t offset, std::uint64_t bytes) noexce
     const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(most, bytes - at));
     if (!wants(offset + at, n)) continue;
     if (!read_all(state_.file->buffered().fd(), offset + at, {piece.get(), n})) return;
-    write(p, offset + at, {piece.get(), n});
+    write(p, offset + at, {piece.get(), n}, p.filler_now());
   }
 }
 
-// Adds the next chunk that is in the page cache and not in the image: it was there before, or was read in
-// another way, or was offered while the filler was behind.  Returns after how many ns to call again.
+// Adds the next chunk that lacks a few units, or that is in the page cache and not in the image: it was there
+// before, or was read in another way, or was offered while the filler was behind.  Returns after how many ns
+// to call again.
 std::int64_t Image::fill_resident(InProcess& p) noexcept {
   if (stopped() != nullptr) return kLongWait;
   if (!ready_.load(std::memory_order_acquire)) return kResidentEvery;
@@ -314,6 +331,10 @@ std::int64_t Image::fill_resident(InProcess& p) noexcept {
     const std::uint64_t c = p.next_resident++ % most, start = c * kChunkBytes, bytes = bytes_in(c);
     const unsigned missing = missing_units(c);
     if (state_of(c).load() != kMissing || missing == 0) continue;
+    if (missing <= kFewUnits && complete_units(p, c)) {
+      p.filler_now()->ask(start);
+      return 0;
+    }
     if (residency.share(start, bytes).value_or(0) < kNearlyAll) continue;
     copy(p, start, bytes);
     return missing_units(c) < missing ? 0 : kResidentEvery;

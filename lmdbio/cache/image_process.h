@@ -59,7 +59,9 @@ struct Image::InProcess {
   std::unique_ptr<Decoder> take_decoder() noexcept;
   void give_back(std::unique_ptr<Decoder> decoder) noexcept;
 
-  std::mutex writing;  ///< held by Image::write()
+  std::mutex choosing;  ///< held by Image::is_ready()
+  /// Whether the plain bytes that wait for compression take more space than the image may have.
+  std::atomic<bool> is_over_room{false};
 
   std::mutex mutex;  ///< guards the members below
   std::shared_ptr<Filler> filler;

@@ -26,7 +26,7 @@ class Warmer {
   void chunk(std::uint64_t c) noexcept {
     if (ends_) return;
     const std::uint64_t bytes = image_.bytes_in(c);
-    if (image_.has(c)) {
+    if (image_.has_stored(c)) {
       ++before_;
       bytes_before_ += bytes;
       return advance(bytes);
@@ -36,10 +36,10 @@ class Warmer {
     for (unsigned tries = 0;
          tries < kTries && !ends_ && image_.stopped() == nullptr && c < image_.chunks_wanted(); ++tries) {
       image_.finish(c);
-      if (image_.has(c)) break;
+      if (image_.has_stored(c)) break;
       std::this_thread::sleep_for(kBetween);
     }
-    if (!image_.has(c)) return;
+    if (!image_.has_stored(c)) return;
     ++added_;
     bytes_added_ += bytes;
   }

@@ -37,6 +37,7 @@ class FillerTest : public ::testing::Test {
     filler_ = Filler::start(
         [](void* context, std::uint64_t offset, Bytes bytes) noexcept {
           auto& self = *static_cast<FillerTest*>(context);
+          self.current_ = offset;
           if (self.holds_) {
             self.begun_.release();
             self.go_.acquire();
@@ -71,8 +72,9 @@ class FillerTest : public ::testing::Test {
   std::vector<std::pair<std::uint64_t, std::size_t>> copied_;
   bool inside_ = true;
   std::atomic<bool> holds_{false};
-  std::atomic<int> idle_{0};  ///< calls while there was nothing to write
-  std::atomic<int> left_{0};  ///< of them, how many will have something to do
+  std::atomic<std::uint64_t> current_{0};  ///< where the last call wrote
+  std::atomic<int> idle_{0};               ///< calls while there was nothing to write
+  std::atomic<int> left_{0};               ///< of them, how many will have something to do
   std::counting_semaphore<> begun_{0}, go_{0}, owner_gone_{0};
   std::shared_ptr<int> owner_{new int(), [this](const int* i) {
                                 delete i;
@@ -146,7 +148,7 @@ TEST_F(FillerTest, JoinsPiecesOfThePageCache) {
   begun_.acquire();
   for (std::uint64_t at = 0; at < Filler::kMostJoined + 8192; at += 4096)
     EXPECT_TRUE(filler_->add_cached(at, 4096));
-  filler_->ask(Filler::kMostJoined + 8192);
+  EXPECT_TRUE(add(Filler::kMostJoined + 8192, 100));
   EXPECT_TRUE(filler_->add_cached(Filler::kMostJoined + 8192, 4096)) << "behind another kind of piece";
   EXPECT_TRUE(filler_->add_cached(0, 4096));
   holds_ = false;
@@ -173,6 +175,40 @@ TEST_F(FillerTest, TakesNoMorePiecesOfThePageCacheThanItMay) {
   for (std::uint64_t at = 0; at < Filler::kMostCached; at += Filler::kMostCached / 4)
     EXPECT_TRUE(filler_->add_cached(at, Filler::kMostCached / 4));
   filler_->flush_until(kForever);
+}
+
+// What was asked comes before pieces that wait, as long as they are few.
+TEST_F(FillerTest, AnswersBeforeItWritesMore) {
+  constexpr std::uint64_t kAsked = 1'000'000'000;
+  const auto order = [&](std::size_t bytes) {
+    holds_ = true;
+    EXPECT_TRUE(add(0, 100));
+    begun_.acquire();
+    EXPECT_TRUE(add(1, bytes));
+    filler_->ask(kAsked);
+    filler_->ask(kAsked);
+    go_.release();
+    begun_.acquire();
+    const std::uint64_t second = current_;
+    go_.release();
+    begun_.acquire();
+    const std::uint64_t third = current_;
+    holds_ = false;
+    go_.release();
+    filler_->flush_until(kForever);
+    return std::pair(second, third);
+  };
+  EXPECT_EQ(order(100), std::pair(kAsked, std::uint64_t{1}));
+  EXPECT_EQ(order(Filler::kMostBytes / 2), std::pair(std::uint64_t{1}, kAsked));
+}
+
+TEST_F(FillerTest, FlushDoesNotWaitForAnswers) {
+  holds_ = true;
+  filler_->ask(0);
+  begun_.acquire();
+  filler_->flush_until(kForever);
+  holds_ = false;
+  go_.release();
 }
 
 TEST_F(FillerTest, FlushMayWaitForMore) {

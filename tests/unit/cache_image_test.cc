@@ -241,6 +241,98 @@ TEST_F(ImageTest, NothingIsAddedAfterACommit) {
   EXPECT_EQ(read_all_chunks(db, *image), 1u) << "what it had before";
 }
 
+// --- plain bytes of chunks that are not in their final form yet ------------------------------------------
+
+/// Does what another process does that writes all bytes of a chunk and is killed then.
+void write_plain(const CacheDatabase& db, const Image& image, std::uint64_t chunk, const fs::path& plain,
+                 const fs::path& map, Bytes bytes) {
+  const UniqueFd to(::open(plain.c_str(), O_RDWR | O_CLOEXEC)),
+      units(::open(map.c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::pwrite(to.get(), bytes.data(), bytes.size(), static_cast<off_t>(chunk * kChunkBytes)),
+            static_cast<ssize_t>(bytes.size()));
+  const std::vector<unsigned char> all(kUnitsPerChunk / 8, 0xff);
+  ASSERT_EQ(::pwrite(units.get(), all.data(), all.size(),
+                     static_cast<off_t>(units_at(image.bytes() / kChunkBytes, chunk))),
+            static_cast<ssize_t>(all.size()));
+  ASSERT_LE(chunk * kChunkBytes + bytes.size(), db.bytes().size());
+}
+
+class PlainTest : public ImageTest {
+ protected:
+  /// Returns an image that has chunk 0.
+  static std::shared_ptr<Image> image_of(const CacheDatabase& db) {
+    std::shared_ptr<Image> image = db.image();
+    if (image != nullptr) (void)image->add(0, part(db, 0, kChunkBytes));
+    return image;
+  }
+  static void write_plain_chunk(const CacheDatabase& db, const Image& image, std::uint64_t chunk) {
+    const fs::path plain = file(is_raw(image) ? kDataEnding : kPartEnding);
+    write_plain(db, image, chunk, plain, file(kMapEnding),
+                part(db, chunk * kChunkBytes, (chunk + 1) * kChunkBytes));
+  }
+};
+
+TEST_F(PlainTest, IsReadUntilItIsStored) {
+  const CacheDatabase db(kBytes);
+  const auto image = image_of(db);
+  ASSERT_NE(image, nullptr);
+  EXPECT_FALSE(image->has(1));
+  write_plain_chunk(db, *image, 1);
+  write_plain_chunk(db, *image, 2);
+  EXPECT_TRUE(image->has(1));
+  EXPECT_FALSE(image->has_stored(1));
+  EXPECT_FALSE(image->wants(kChunkBytes, kBytes - kChunkBytes));
+  EXPECT_EQ(read_all_chunks(db, *image), 3u);
+  std::vector<std::byte> got(3 * kMib);
+  ASSERT_TRUE(image->read(kChunkBytes - kMib, got)) << "of a stored chunk and a plain one";
+  EXPECT_TRUE(db.has(kChunkBytes - kMib, got));
+  got.resize(2 * kChunkBytes);
+  ASSERT_TRUE(image->read(kChunkBytes, got)) << "behind the end of the database";
+  EXPECT_TRUE(db.has(kChunkBytes, got));
+  EXPECT_EQ(image->counts().filled, 1u);
+  image->finish(1);
+  EXPECT_TRUE(image->has_stored(1));
+  EXPECT_EQ(read_all_chunks(db, *image), 3u);
+  EXPECT_EQ(image->counts().filled, 2u);
+}
+
+TEST_F(PlainTest, IsNotReadAfterACommit) {
+  const CacheDatabase db(kBytes);
+  const auto image = image_of(db);
+  ASSERT_NE(image, nullptr);
+  write_plain_chunk(db, *image, 1);
+  EXPECT_TRUE(image->has(1));
+  db.commit(CacheDatabase::kSnapshot + 1);
+  write_plain_chunk(db, *image, 2);
+  EXPECT_TRUE(image->has(1)) << "written before the commit";
+  EXPECT_FALSE(image->has(2));
+  EXPECT_EQ(read_all_chunks(db, *image), 2u);
+}
+
+// Threads read chunks while others compress them, which removes the plain bytes.
+TEST_F(PlainTest, IsReadWhileItIsStored) {
+  const CacheDatabase db(kBytes);
+  for (int round = 0; round < 5; ++round) {
+    const auto image = image_of(db);
+    ASSERT_NE(image, nullptr);
+    write_plain_chunk(db, *image, 1);
+    write_plain_chunk(db, *image, 2);
+    std::atomic<bool> ends{false};
+    std::vector<std::thread> readers;
+    for (int t = 0; t < 3; ++t)
+      readers.emplace_back([&] {
+        do EXPECT_EQ(read_all_chunks(db, *image), 3u);
+        while (!ends);
+      });
+    image->finish(2);
+    image->finish(1);
+    ends = true;
+    for (std::thread& t : readers) t.join();
+    EXPECT_TRUE(image->has_stored(1) && image->has_stored(2));
+    fs::remove_all(directory());
+  }
+}
+
 // --- other processes, earlier ones, and those of an earlier boot ------------------------------------------
 
 TEST_F(ImageTest, OtherProcessesShareIt) {
