@@ -64,11 +64,11 @@ class Pace {
 
 }  // namespace
 
-std::shared_ptr<Filler> Filler::start(Write write, Copy copy, Idle idle, void* context,
+std::shared_ptr<Filler> Filler::start(Write write, Copy copy, Idle idle, Work work, void* context,
                                       std::weak_ptr<const void> owner) noexcept {
   try {
     const std::shared_ptr<PrivateTable> table = PrivateTable::get();
-    std::shared_ptr<Filler> made(new Filler(write, copy, idle, context, std::move(owner)));
+    std::shared_ptr<Filler> made(new Filler(write, copy, idle, work, context, std::move(owner)));
     auto kept = std::make_unique<std::shared_ptr<Filler>>(made);  // the thread's
     pthread_t thread;
     if (table == nullptr || table->start(thread, nullptr, run, kept.get()) != 0) return nullptr;
@@ -102,14 +102,15 @@ void Filler::serve() noexcept {
     {
       const std::shared_ptr<const void> owner = owner_.lock();
       if (ending_ || owner == nullptr) return;
-      const unsigned asked = asked_;
-      const bool somebody_waits = asked != answered_;
-      if (!(is_behind() && store_next()) && !(!somebody_waits && answer_next()) && !store_next()) {
+      const unsigned awaited = awaited_;
+      if (!(is_behind() && store_next()) && !(flushing_ == 0 && work_more()) && !store_next()) {
         wait_ns = idle_(context_);
-        if (wait_ns != 0 && answered_.exchange(asked) != asked) done_.notify();
+        if (wait_ns != 0 && idle_seen_.exchange(awaited) != awaited) done_.notify();
       }
     }
-    pause(pace.pause_ns());
+    const std::int64_t pause_ns = pace.pause_ns();
+    is_paced_ = pause_ns != 0;
+    pause(pause_ns);
     if (wait_ns == 0) continue;
     work_.wait(seen, wait_ns);
     if (waiting_ < kMostBytes / 4) pause(kCollectNs);
@@ -129,16 +130,24 @@ bool Filler::store_next() noexcept {
   return true;
 }
 
-// Returns false if nothing was asked.
-bool Filler::answer_next() noexcept {
-  std::uint64_t offset = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    if (questions_.empty()) return false;
-    offset = questions_.front();
-    questions_.pop_front();
-  }
-  write_(context_, offset, {});
+// Returns false if there was nothing to do.
+bool Filler::work_more() noexcept {
+  if (!asked_) return false;
+  working_ = true;
+  asked_ = false;
+  const bool worked = !interrupted() && work_more_(context_);
+  if (worked) asked_ = true;
+  working_ = false;
+  if (flushing_ != 0) done_.notify();
+  return worked;
+}
+
+bool Filler::interrupted() noexcept {
+  constexpr int kMost = 8;
+  for (int i = 0; i < kMost && is_behind() && !is_paced_ && !ending_; ++i)
+    if (!store_next()) break;
+  if (!ending_ && flushing_ == 0) return false;
+  asked_ = true;  // to go on later
   return true;
 }
 
@@ -164,17 +173,6 @@ std::unique_ptr<std::byte[]> Filler::take(std::size_t bytes) noexcept {
 
 void Filler::add(std::uint64_t offset, std::unique_ptr<std::byte[]> memory, std::size_t bytes) noexcept {
   if (!push({offset, std::move(memory), bytes})) give_back(bytes);
-}
-
-void Filler::ask(std::uint64_t offset) noexcept {
-  try {
-    const std::lock_guard lock(mutex_);
-    if (!questions_.empty() && questions_.back() == offset) return;
-    questions_.push_back(offset);
-  } catch (...) {  // a later job asks again
-    return;
-  }
-  work_.notify_one();
 }
 
 bool Filler::add_cached(std::uint64_t offset, std::size_t bytes) noexcept {
@@ -207,16 +205,27 @@ bool Filler::push(Piece piece) noexcept {
 void Filler::flush_until(std::int64_t end_ns, Idleness idleness) noexcept {
   ++flushing_;
   const bool waits_for_idle = idleness == Idleness::awaited;
-  const unsigned mine = waits_for_idle ? ++asked_ : 0;
+  const unsigned mine = waits_for_idle ? ++awaited_ : 0;
   if (waits_for_idle) work_.notify();
   hurry_.notify();
   for (;;) {
     const std::uint32_t seen = done_.now();
     const std::int64_t left = end_ns - now_ns();
-    if ((waiting_ == 0 && cached_ == 0 && answered_ >= mine) || left <= 0) break;
+    if ((waiting_ == 0 && cached_ == 0 && !working_ && idle_seen_ >= mine) || left <= 0) break;
     done_.wait(seen, left);
   }
   --flushing_;
+  work_.notify();  // the work goes on
+}
+
+void Filler::stop_work(std::int64_t end_ns) noexcept {
+  ++flushing_;
+  for (;;) {
+    const std::uint32_t seen = done_.now();
+    const std::int64_t left = end_ns - now_ns();
+    if (!working_ || left <= 0) return;
+    done_.wait(seen, left);
+  }
 }
 
 }  // namespace lmdbio::cache

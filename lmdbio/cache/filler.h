@@ -43,9 +43,12 @@ class Filler {
   using Copy = void (*)(void* context, std::uint64_t offset, std::size_t bytes) noexcept;
   /// Called when there is nothing to write.  Returns after how many ns to call it again, if nothing comes.
   using Idle = std::int64_t (*)(void* context) noexcept;
+  /// Does one piece of longer work on what was written, and calls interrupted() meanwhile.  Returns false if
+  /// there is none.
+  using Work = bool (*)(void* context) noexcept;
 
   /// Starts the thread.  `owner` owns `context`.  Returns nullptr if there is no thread or no memory.
-  static std::shared_ptr<Filler> start(Write write, Copy copy, Idle idle, void* context,
+  static std::shared_ptr<Filler> start(Write write, Copy copy, Idle idle, Work work, void* context,
                                        std::weak_ptr<const void> owner) noexcept;
   /// Ends the thread after the current piece.
   void end() noexcept {
@@ -60,20 +63,22 @@ class Filler {
   void add(std::uint64_t offset, std::unique_ptr<std::byte[]> memory, std::size_t bytes) noexcept;
   /// Adds a piece that the page cache has.  Returns false if too much is waiting.
   bool add_cached(std::uint64_t offset, std::size_t bytes) noexcept;
-  /// Makes the thread call Write without bytes: before it writes further pieces, unless many wait, or a
+  /// Makes the thread call Work until there is none: before it writes further pieces, unless many wait, or a
   /// thread waits for them.
-  void ask(std::uint64_t offset) noexcept;
-  /// Writes such pieces.  Only for the thread, within a long call of Write without bytes.
-  void catch_up() noexcept {
-    while (is_behind() && store_next()) {
-    }
+  void ask() noexcept {
+    asked_ = true;
+    work_.notify_one();
   }
+  /// Writes pieces if many wait.  Returns whether the work should end soon, and go on later.  Only for Work.
+  bool interrupted() noexcept;
   /// Gives memory from take() back.
   void give_back(std::size_t bytes) noexcept { wrote(waiting_, bytes); }
   enum class Idleness : unsigned char { unimportant, awaited };
-  /// Waits until everything is written, or until this time (CLOCK_MONOTONIC).  `awaited`: also until Idle has
-  /// found nothing to do.
+  /// Waits until everything is written and no Work is in progress, or until this time (CLOCK_MONOTONIC).
+  /// `awaited`: also until Idle has found nothing to do.
   void flush_until(std::int64_t end_ns, Idleness idleness = Idleness::unimportant) noexcept;
+  /// Ends Work for good, and waits until none is in progress, or until this time.
+  void stop_work(std::int64_t end_ns) noexcept;
 
  private:
   struct Piece {
@@ -82,17 +87,21 @@ class Filler {
     std::size_t bytes;
     bool is_cached() const noexcept { return memory == nullptr; }
   };
-  Filler(Write write, Copy copy, Idle idle, void* context, std::weak_ptr<const void> owner) noexcept
-      : write_(write), copy_(copy), idle_(idle), context_(context), owner_(std::move(owner)) {}
+  Filler(Write write, Copy copy, Idle idle, Work work, void* context,
+         std::weak_ptr<const void> owner) noexcept
+      : write_(write),
+        copy_(copy),
+        idle_(idle),
+        work_more_(work),
+        context_(context),
+        owner_(std::move(owner)) {}
   static void* run(void* self) noexcept;
   void serve() noexcept;
   void pause(std::int64_t ns) noexcept;
   void store(Piece piece) noexcept;
-  bool is_behind() const noexcept {
-    return flushing_ != 0 || waiting_ > kMostBytes / 4 || cached_ > kMostCached / 4;
-  }
+  bool is_behind() const noexcept { return waiting_ > kMostBytes / 4 || cached_ > kMostCached / 4; }
   bool store_next() noexcept;
-  bool answer_next() noexcept;
+  bool work_more() noexcept;
   bool push(Piece piece) noexcept;
   void wrote(std::atomic<std::size_t>& waiting, std::size_t bytes) noexcept {
     if (waiting.fetch_sub(bytes) == bytes) done_.notify();
@@ -101,19 +110,22 @@ class Filler {
   const Write write_;
   const Copy copy_;
   const Idle idle_;
+  const Work work_more_;
   void* const context_;
   const std::weak_ptr<const void> owner_;
   EventCount work_, done_, hurry_;
   std::atomic<std::size_t> waiting_{0};  ///< bytes of memory that was taken and not given back yet
   std::atomic<std::size_t> cached_{0};   ///< bytes of other pieces that are not written yet
   std::atomic<bool> ending_{false};
+  std::atomic<bool> asked_{false};    ///< there may be Work
+  std::atomic<bool> working_{false};  ///< Work is in progress
+  bool is_paced_ = false;             ///< the thread pauses, because others use the processors
   /// Calls of flush_until() that wait for idleness, and the last of them after which Idle found nothing to
   /// do.
-  std::atomic<unsigned> asked_{0}, answered_{0};
-  std::atomic<unsigned> flushing_{0};  ///< threads in flush_until()
+  std::atomic<unsigned> awaited_{0}, idle_seen_{0};
+  std::atomic<unsigned> flushing_{0};  ///< threads in flush_until(), and calls of stop_work()
   std::mutex mutex_;
-  std::deque<Piece> pieces_;             ///< guarded by mutex_
-  std::deque<std::uint64_t> questions_;  ///< the arguments of ask(); guarded by mutex_
+  std::deque<Piece> pieces_;  ///< guarded by mutex_
 };
 
 }  // namespace lmdbio::cache

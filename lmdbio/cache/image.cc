@@ -141,7 +141,10 @@ Status Image::open_here() noexcept {
   // A process that was killed may have written chunks without completing them.
   for (std::uint64_t c = 0; ready_.load() && c < chunks_; ++c)
     if (is_nearly_complete(c))
-      if (Filler* const f = filler(*p); f != nullptr) f->ask(c * kChunkBytes);
+      if (Filler* const f = filler(*p); f != nullptr) {
+        f->ask();
+        break;
+      }
   in_process_.store(p.release());
   return {};
 }
@@ -175,7 +178,7 @@ void Image::flush_all() noexcept {
   } catch (...) {
   }
   const std::int64_t end_ns = now_ns() + kFlushNs;
-  for (const std::shared_ptr<Image>& i : images) i->flush_until(end_ns);
+  for (const std::shared_ptr<Image>& i : images) i->flush_until(end_ns, Afterwards::ends);
 }
 
 Image::~Image() {
@@ -237,13 +240,22 @@ bool Image::is_there(InProcess& p, std::uint64_t chunk) noexcept {
 // Returns whether plain_file() has the bytes of the chunk, which is not stored yet.  Units may have been
 // written while the database changed: the first call for a chunk looks at the database after them.
 bool Image::has_plain(InProcess& p, std::uint64_t chunk) noexcept {
-  if (!ready_.load(std::memory_order_acquire) || chunk >= chunks_ || !has_all_units(chunk)) return false;
-  if (is_stored(state_of(chunk).load(std::memory_order_acquire))) return false;
-  if (proven_[chunk]) return true;
-  if (p.has_entry(chunk)) return false;  // the plain bytes of a compressed chunk are gone
-  if (!is_outdated_ && !is_current()) is_outdated_ = true;
-  if (!is_outdated_) proven_[chunk] = true;
-  return !is_outdated_;
+  if (is_proven_plain(chunk)) return true;
+  if (!ready_.load(std::memory_order_acquire) || chunk >= chunks_ ||
+      is_stored(state_of(chunk).load(std::memory_order_acquire)) || !has_all_units(chunk) ||
+      p.has_entry(chunk) || !is_still_current())
+    return false;
+  proven_[chunk] = true;
+  return is_proven_plain(chunk);
+}
+
+bool Image::is_proven_plain(std::uint64_t chunk) noexcept {
+  if (!ready_.load(std::memory_order_acquire) || chunk >= chunks_ || !proven_[chunk]) return false;
+  if (is_stored(state_of(chunk).load(std::memory_order_acquire))) {
+    proven_[chunk] = false;
+    return false;
+  }
+  return has_all_units(chunk);
 }
 
 bool Image::verify(InProcess& p, std::uint64_t chunk) noexcept {
@@ -257,14 +269,16 @@ bool Image::verify(InProcess& p, std::uint64_t chunk) noexcept {
     return false;
   }
   unsigned char expected = kUnverified;
-  return state_of(chunk).compare_exchange_strong(expected, kThere) || expected == kThere;
+  if (!state_of(chunk).compare_exchange_strong(expected, kThere)) return expected == kThere;
+  p.remove_plain(chunk);  // a process may have been killed before it did
+  return true;
 }
 
 // Forgets the chunk, so that it is read from the database again.
 void Image::is_damaged(InProcess& p, std::uint64_t chunk) noexcept {
   unsigned char state = state_of(chunk).load();
   if (!is_stored(state) || !state_of(chunk).compare_exchange_strong(state, kCompleting)) return;
-  for (unsigned w = 0; w < kUnitsPerChunk / 64; ++w) units_of(chunk)[w].store(0, std::memory_order_relaxed);
+  clear_units(chunk);
   proven_[chunk] = false;
   ++counts_.damaged;
   (void)write_entry(p.table.get(), chunk, {});
@@ -446,13 +460,13 @@ void Image::finish(std::uint64_t chunk) noexcept {
 }
 
 bool Image::has(std::uint64_t chunk) noexcept {
-  if (!ready_.load(std::memory_order_acquire) || chunk >= chunks_) return false;
+  if (is_proven_plain(chunk) || has_stored(chunk)) return true;
+  if (!ready_.load(std::memory_order_acquire) || chunk >= chunks_ || !has_all_units(chunk)) return false;
   bool plain = false;
-  if (!is_stored(state_of(chunk).load(std::memory_order_acquire)) && has_all_units(chunk))
-    (void)PrivateTable::run([&]() noexcept {
-      InProcess* const p = here();
-      plain = p != nullptr && has_plain(*p, chunk);
-    });
+  (void)PrivateTable::run([&]() noexcept {
+    InProcess* const p = here();
+    plain = p != nullptr && has_plain(*p, chunk);
+  });
   return plain || has_stored(chunk);
 }
 
@@ -480,17 +494,20 @@ void Image::offer_cached(std::uint64_t offset, std::uint64_t bytes) noexcept {
   });
 }
 
-void Image::flush() noexcept { flush_until(now_ns() + kFlushNs); }
+void Image::flush() noexcept { flush_until(now_ns() + kFlushNs, Afterwards::goes_on); }
 
-void Image::flush_until(std::int64_t end_ns) noexcept {
+void Image::flush_until(std::int64_t end_ns, Afterwards afterwards) noexcept {
   InProcess* const p = in_process_.load();
   if (p == nullptr || p->generation != PrivateTable::generation()) return;
+  Filler* const f = p->filler_now();
+  if (f == nullptr) return;
   const std::uint64_t offers = p->offers;
-  if (p->flushed_offers.exchange(offers) == offers) return;  // an earlier call has waited for them
-  // What was skipped may be in the page cache, and chunks may lack a few units.
-  const bool lacks_some = counts_.skipped != 0 || recipe().codec != Codec::raw;
-  const auto idleness = lacks_some ? Filler::Idleness::awaited : Filler::Idleness::unimportant;
-  if (Filler* const f = p->filler_now(); f != nullptr) f->flush_until(end_ns, idleness);
+  if (p->flushed_offers.exchange(offers) != offers) {  // else an earlier call has waited for them
+    // What was skipped may be in the page cache, and chunks may lack a few units.
+    const bool lacks_some = counts_.skipped != 0 || recipe().codec != Codec::raw;
+    f->flush_until(end_ns, lacks_some ? Filler::Idleness::awaited : Filler::Idleness::unimportant);
+  }
+  if (afterwards == Afterwards::ends) f->stop_work(end_ns);
 }
 
 }  // namespace lmdbio::cache

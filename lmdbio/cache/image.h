@@ -61,7 +61,8 @@ class Image : public std::enable_shared_from_this<Image> {
   /// Returns the name of the image of a database in the state of `file` and `snapshot`, and sets the other
   /// members.  Returns nullopt if the snapshot is not the newest one or cannot be read.  May throw bad_alloc.
   static std::optional<std::string> name_of(DatabaseState& state);
-  /// As flush(), for all images of this process together.
+  /// As flush(), for all images of this process together.  Nothing is compressed any more.  Call it at the
+  /// end of the process.
   static void flush_all() noexcept;
 
   ~Image();
@@ -133,7 +134,8 @@ class Image : public std::enable_shared_from_this<Image> {
   Status open_here() noexcept;
   const Recipe* wanted_recipe() const noexcept;
   InProcess* here() noexcept;
-  void flush_until(std::int64_t end_ns) noexcept;
+  enum class Afterwards : unsigned char { goes_on, ends };
+  void flush_until(std::int64_t end_ns, Afterwards afterwards) noexcept;
   /// Returns the distance of stored chunks in the data file, in bytes.
   std::uint64_t pitch() const noexcept;
   /// Returns the number that the header of a compressed chunk has to have.
@@ -144,12 +146,14 @@ class Image : public std::enable_shared_from_this<Image> {
   std::uint64_t chunks_there() const noexcept;
   bool is_nearly_complete(std::uint64_t chunk) const noexcept;
   bool has_all_units(std::uint64_t chunk) const noexcept;
+  bool is_proven_plain(std::uint64_t chunk) noexcept;
   bool may_be(std::uint64_t chunk, const TableEntry& entry) const noexcept;
   bool lacks(std::uint64_t offset, std::uint64_t bytes) const noexcept;
 
   // These need a thread of the private table.
   bool is_there(InProcess& p, std::uint64_t chunk) noexcept;
   bool has_plain(InProcess& p, std::uint64_t chunk) noexcept;
+  bool is_still_current() noexcept;
   bool verify(InProcess& p, std::uint64_t chunk) noexcept;
   void is_damaged(InProcess& p, std::uint64_t chunk) noexcept;
   bool read_chunk(InProcess& p, std::uint64_t chunk, std::size_t at, MutableBytes to) noexcept;
@@ -163,11 +167,13 @@ class Image : public std::enable_shared_from_this<Image> {
   // Filling (image_fill.cc).
   bool is_ready(InProcess& p) noexcept;
   void write(InProcess& p, std::uint64_t offset, Bytes bytes, Filler* filler) noexcept;
+  void clear_units(std::uint64_t chunk) noexcept;
   void mark_units(std::uint64_t from, std::uint64_t to) noexcept;
   void complete(InProcess& p, std::uint64_t chunk, Filler* filler) noexcept;
-  bool complete_units(InProcess& p, std::uint64_t chunk) noexcept;
+  bool complete_units(InProcess& p, std::uint64_t chunk, Filler* filler) noexcept;
   bool store(InProcess& p, std::uint64_t chunk, TableEntry& entry, Filler* filler) noexcept;
   bool compress(InProcess& p, std::uint64_t chunk, TableEntry& entry, Filler* filler) noexcept;
+  bool complete_next(InProcess& p) noexcept;
   std::int64_t fill_resident(InProcess& p) noexcept;
   void copy_cached(InProcess& p, std::uint64_t offset, std::uint64_t bytes) noexcept;
   void copy(InProcess& p, std::uint64_t offset, std::uint64_t bytes) noexcept;
@@ -188,7 +194,7 @@ class Image : public std::enable_shared_from_this<Image> {
   /// For each chunk, whether the database was seen to be in the state of the image after all of the chunk's
   /// units had been written.
   std::unique_ptr<std::atomic<bool>[]> proven_;
-  std::atomic<bool> is_outdated_{false};  ///< the database was seen in another state
+  std::atomic<bool> is_outdated_{false};         ///< the database was seen in another state
   std::atomic<const char*> stopped_{nullptr};    ///< why offers are not accepted
   std::atomic<std::uint64_t> chunks_wanted_{0};  ///< the image takes only chunks below this number
   std::atomic<InProcess*> in_process_{nullptr};  ///< owned; see here()

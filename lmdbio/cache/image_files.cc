@@ -131,6 +131,12 @@ Status Image::InProcess::open_table(const Recipe* recipe) noexcept {
   }
 }
 
+void Image::InProcess::remove_plain(std::uint64_t chunk) const noexcept {
+  if (part)  // nobody maps this file
+    (void)::fallocate(part.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                      static_cast<off_t>(chunk * kChunkBytes), static_cast<off_t>(kChunkBytes));
+}
+
 bool Image::InProcess::has_entry(std::uint64_t chunk) const noexcept {
   TableEntry entry;
   return read_entry(table.get(), chunk, entry) && image->may_be(chunk, entry);

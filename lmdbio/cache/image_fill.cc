@@ -74,6 +74,10 @@ Filler* Image::filler(InProcess& p) noexcept {
           auto* const self = static_cast<InProcess*>(context);
           return self->image->fill_resident(*self);
         },
+        [](void* context) noexcept {
+          auto* const self = static_cast<InProcess*>(context);
+          return self->image->complete_next(*self);
+        },
         &p, weak_from_this());
   return p.filler.get();
 }
@@ -96,6 +100,15 @@ bool Image::is_current() const noexcept {
   }
 }
 
+// As is_current(), but looks no more once the database was seen in another state.
+bool Image::is_still_current() noexcept {
+  if (is_outdated_) return false;
+  if (is_current()) return true;
+  is_outdated_ = true;
+  stop_filling("the database has changed");
+  return false;
+}
+
 void Image::look_at_room(InProcess& p) noexcept {
   if (p.until_look > 0) return;
   std::uint64_t room = 0, used = 0;
@@ -108,8 +121,7 @@ void Image::look_at_room(InProcess& p) noexcept {
     room = p.directory->room_for(name_, chunks_ * kChunkBytes, config().cache_bytes);
   } catch (...) {
   }
-  p.is_over_room = p.part && ::fstat(p.part.get(), &st) == 0 &&
-                   used + static_cast<std::uint64_t>(st.st_blocks) * 512 > room;
+  p.has_room_for_plain = room >= chunks_ * kChunkBytes;
   // A compressed image has room for more chunks than it has bytes, according to the chunks so far.
   const std::uint64_t there = chunks_there();
   double chunk = static_cast<double>(kChunkBytes);
@@ -176,8 +188,8 @@ bool Image::is_ready(InProcess& p) noexcept {
   return ready_.load(std::memory_order_acquire);
 }
 
-// Any thread.  Without bytes, only completes the chunk.  `filler`: of the calling thread; it compresses
-// complete chunks later.  nullptr: they are compressed at once.
+// Any thread.  Without bytes, only completes the chunk.  `filler`: of the calling thread; if the disk has room
+// for all plain bytes, it compresses complete chunks later.  nullptr: they are compressed at once.
 void Image::write(InProcess& p, std::uint64_t offset, Bytes bytes, Filler* filler) noexcept {
   if (!is_ready(p)) return;
   if (bytes.empty()) return complete(p, offset / kChunkBytes, filler);
@@ -192,16 +204,20 @@ void Image::write(InProcess& p, std::uint64_t offset, Bytes bytes, Filler* fille
   if (from >= to) return;
   if (!write_all(p.plain_file(), from, bytes.subspan(from - offset, to - from)))
     return stop_filling(error_text());
-  const bool later = filler != nullptr && recipe_.codec != Codec::raw && !p.is_over_room;
+  const bool later = filler != nullptr && recipe_.codec != Codec::raw && p.has_room_for_plain;
   for (std::uint64_t at = from; at < to;) {
     const std::uint64_t c = at / kChunkBytes, next = std::min(to, (c + 1) * kChunkBytes);
     mark_units(at, next);
     if (!later)
       complete(p, c, nullptr);
     else if (is_nearly_complete(c))
-      filler->ask(c * kChunkBytes);
+      filler->ask();
     at = next;
   }
+}
+
+void Image::clear_units(std::uint64_t chunk) noexcept {
+  for (unsigned w = 0; w < kUnitsPerChunk / 64; ++w) units_of(chunk)[w].store(0, std::memory_order_release);
 }
 
 // Sets the bits of the units with the bytes from `from` to `to`, which lie in one chunk.
@@ -223,25 +239,39 @@ void Image::complete(InProcess& p, std::uint64_t chunk, Filler* filler) noexcept
   unsigned char state = kMissing;
   if (!is_nearly_complete(chunk) || !state_of(chunk).compare_exchange_strong(state, kCompleting)) return;
   TableEntry entry{};
-  const bool done =
-      complete_units(p, chunk) && store(p, chunk, entry, filler) && write_entry(p.table.get(), chunk, entry);
+  const bool done = complete_units(p, chunk, filler) && store(p, chunk, entry, filler) &&
+                    write_entry(p.table.get(), chunk, entry);
+  if (done && recipe_.codec != Codec::raw) {
+    clear_units(chunk);  // read_plain() sees this after it has read the hole
+    p.remove_plain(chunk);
+  }
   const unsigned char now = done ? kThere : p.has_entry(chunk) ? kUnverified : kMissing;
   state_of(chunk).store(now, std::memory_order_release);
   if (!done) return;
   ++counts_.filled;
-  // Nobody maps the file of parts.  read_plain() sees the new state after it has read a hole.
-  if (recipe_.codec != Codec::raw)
-    (void)::fallocate(p.part.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                      static_cast<off_t>(chunk * kChunkBytes), static_cast<off_t>(kChunkBytes));
+  p.until_look -= static_cast<std::int64_t>(bytes_in(chunk));
+}
+
+// Completes one chunk.  Returns false if there is none, or if it could not be completed now.
+bool Image::complete_next(InProcess& p) noexcept {
+  if (is_outdated_ || !is_ready(p)) return false;
+  for (std::uint64_t looked = 0; looked < chunks_; ++looked) {
+    const std::uint64_t c = p.next_complete++ % chunks_;
+    if (!is_nearly_complete(c)) continue;
+    complete(p, c, p.filler_now());
+    return state_of(c).load() != kMissing;  // else it was interrupted, or failed
+  }
+  return false;
 }
 
 // Reads the units that are missing from the database.
-bool Image::complete_units(InProcess& p, std::uint64_t chunk) noexcept {
+bool Image::complete_units(InProcess& p, std::uint64_t chunk, Filler* filler) noexcept {
   const std::uint64_t bytes = bytes_in(chunk), start = chunk * kChunkBytes;
   std::byte unit[kUnitBytes];
   for (std::uint64_t at = 0; missing_units(chunk) != 0 && at < bytes; at += kUnitBytes) {
     const auto u = static_cast<unsigned>(at / kUnitBytes);
     if ((units_of(chunk)[u / 64].load(std::memory_order_relaxed) >> (u % 64) & 1) != 0) continue;
+    if (filler != nullptr && filler->interrupted()) return false;
     const auto n = static_cast<std::size_t>(std::min(kUnitBytes, bytes - at));
     if (!read_all(state_.file->buffered().fd(), start + at, {unit, n})) return false;
     if (!write_all(p.plain_file(), start + at, {unit, n})) {
@@ -261,9 +291,7 @@ bool Image::store(InProcess& p, std::uint64_t chunk, TableEntry& entry, Filler* 
   } else if (!compress(p, chunk, entry, filler)) {
     return false;
   }
-  if (is_current()) return true;
-  stop_filling("the database has changed");
-  return false;
+  return is_still_current();
 }
 
 // Compresses a chunk whose plain bytes are all in the file of parts.  One frame is in memory at a time.
@@ -284,7 +312,7 @@ bool Image::compress(InProcess& p, std::uint64_t chunk, TableEntry& entry, Fille
   std::size_t end = kHeaderBytes;
   for (std::size_t at = 0; at < plain_bytes; at += kFrameBytes) {
     const MutableBytes plain{memory.get(), std::min(kFrameBytes, plain_bytes - at)};
-    if (filler != nullptr) filler->catch_up();
+    if (filler != nullptr && filler->interrupted()) return false;
     if (!read_all(p.part.get(), chunk * kChunkBytes + at, plain)) return false;
     if (p.has_entry(chunk)) return false;  // another process has stored it, and then made the hole
     const Result<std::size_t> n = packer.add(plain, stored, scratch);
@@ -331,8 +359,8 @@ std::int64_t Image::fill_resident(InProcess& p) noexcept {
     const std::uint64_t c = p.next_resident++ % most, start = c * kChunkBytes, bytes = bytes_in(c);
     const unsigned missing = missing_units(c);
     if (state_of(c).load() != kMissing || missing == 0) continue;
-    if (missing <= kFewUnits && complete_units(p, c)) {
-      p.filler_now()->ask(start);
+    if (missing <= kFewUnits && complete_units(p, c, nullptr)) {
+      p.filler_now()->ask();
       return 0;
     }
     if (residency.share(start, bytes).value_or(0) < kNearlyAll) continue;

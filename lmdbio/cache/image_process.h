@@ -36,7 +36,8 @@ struct Image::InProcess {
   UniqueFd part;        ///< plain bytes of chunks that are not complete, of a compressed image
   MapHeader numbers{};  ///< what the header of the map has to be
   std::atomic<std::int64_t> until_look{0};  ///< bytes to write until look_at_room()
-  std::uint64_t next_resident = 0;          ///< where fill_resident() goes on; the filler's thread uses it
+  /// Where fill_resident() and complete_next() go on.  The filler's thread uses them.
+  std::uint64_t next_resident = 0, next_complete = 0;
   std::atomic<std::uint64_t> offers{0},
       flushed_offers{0};  ///< calls of offer and offer_cached(); those before flush()
 
@@ -50,6 +51,8 @@ struct Image::InProcess {
   /// Returns whether the table has an entry for the chunk.
   bool has_entry(std::uint64_t chunk) const noexcept;
 
+  /// Removes the plain bytes of a compressed chunk, if there are any.
+  void remove_plain(std::uint64_t chunk) const noexcept;
   /// Returns the file into which plain bytes are written.
   int plain_file() const noexcept { return image->recipe_.codec == Codec::raw ? data.get() : part.get(); }
 
@@ -60,8 +63,8 @@ struct Image::InProcess {
   void give_back(std::unique_ptr<Decoder> decoder) noexcept;
 
   std::mutex choosing;  ///< held by Image::is_ready()
-  /// Whether the plain bytes that wait for compression take more space than the image may have.
-  std::atomic<bool> is_over_room{false};
+  /// Whether the whole database fits into the image without compression.
+  std::atomic<bool> has_room_for_plain{false};
 
   std::mutex mutex;  ///< guards the members below
   std::shared_ptr<Filler> filler;

@@ -22,6 +22,7 @@ constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
 
 class FillerTest : public ::testing::Test {
  protected:
+  static constexpr std::uint64_t kWork = 1'000'000'000;
   struct Written {
     std::uint64_t offset;
     std::vector<std::byte> bytes;
@@ -37,11 +38,7 @@ class FillerTest : public ::testing::Test {
     filler_ = Filler::start(
         [](void* context, std::uint64_t offset, Bytes bytes) noexcept {
           auto& self = *static_cast<FillerTest*>(context);
-          self.current_ = offset;
-          if (self.holds_) {
-            self.begun_.release();
-            self.go_.acquire();
-          }
+          self.hold(offset);
           self.inside_ = self.inside_ && PrivateTable::inside();
           self.written_.push_back({offset, {bytes.begin(), bytes.end()}});
         },
@@ -55,8 +52,21 @@ class FillerTest : public ::testing::Test {
           --self.left_;
           return std::int64_t{0};
         },
+        [](void* context) noexcept {
+          auto& self = *static_cast<FillerTest*>(context);
+          if (self.work_ == 0) return false;
+          --self.work_;
+          self.hold(kWork);
+          return !self.filler_->interrupted();
+        },
         this, owner_);
     ASSERT_NE(filler_, nullptr);
+  }
+  void hold(std::uint64_t offset) {
+    current_ = offset;
+    if (!holds_) return;
+    begun_.release();
+    go_.acquire();
   }
   bool add(std::uint64_t offset, std::size_t bytes) {
     std::unique_ptr<std::byte[]> memory = filler_->take(bytes);
@@ -72,7 +82,8 @@ class FillerTest : public ::testing::Test {
   std::vector<std::pair<std::uint64_t, std::size_t>> copied_;
   bool inside_ = true;
   std::atomic<bool> holds_{false};
-  std::atomic<std::uint64_t> current_{0};  ///< where the last call wrote
+  std::atomic<std::uint64_t> current_{0};  ///< where the last call wrote, or kWork
+  std::atomic<int> work_{0};               ///< calls of Work that will have something to do
   std::atomic<int> idle_{0};               ///< calls while there was nothing to write
   std::atomic<int> left_{0};               ///< of them, how many will have something to do
   std::counting_semaphore<> begun_{0}, go_{0}, owner_gone_{0};
@@ -177,16 +188,15 @@ TEST_F(FillerTest, TakesNoMorePiecesOfThePageCacheThanItMay) {
   filler_->flush_until(kForever);
 }
 
-// What was asked comes before pieces that wait, as long as they are few.
-TEST_F(FillerTest, AnswersBeforeItWritesMore) {
-  constexpr std::uint64_t kAsked = 1'000'000'000;
+// Work comes before pieces that wait, as long as they are few.
+TEST_F(FillerTest, WorksBeforeItWritesMore) {
   const auto order = [&](std::size_t bytes) {
     holds_ = true;
     EXPECT_TRUE(add(0, 100));
     begun_.acquire();
     EXPECT_TRUE(add(1, bytes));
-    filler_->ask(kAsked);
-    filler_->ask(kAsked);
+    work_ = 1;
+    filler_->ask();
     go_.release();
     begun_.acquire();
     const std::uint64_t second = current_;
@@ -198,17 +208,54 @@ TEST_F(FillerTest, AnswersBeforeItWritesMore) {
     filler_->flush_until(kForever);
     return std::pair(second, third);
   };
-  EXPECT_EQ(order(100), std::pair(kAsked, std::uint64_t{1}));
-  EXPECT_EQ(order(Filler::kMostBytes / 2), std::pair(std::uint64_t{1}, kAsked));
+  EXPECT_EQ(order(100), std::pair(kWork, std::uint64_t{1}));
+  EXPECT_EQ(order(Filler::kMostBytes / 2), std::pair(std::uint64_t{1}, kWork));
 }
 
-TEST_F(FillerTest, FlushDoesNotWaitForAnswers) {
+TEST_F(FillerTest, WritesMuchDuringWork) {
   holds_ = true;
-  filler_->ask(0);
+  work_ = 1;
+  filler_->ask();
   begun_.acquire();
-  filler_->flush_until(kForever);
+  EXPECT_TRUE(add(1, Filler::kMostBytes / 2));
+  go_.release();
+  begun_.acquire();
+  EXPECT_EQ(current_, 1u);
+  EXPECT_EQ(work_, 0);
   holds_ = false;
   go_.release();
+  filler_->flush_until(kForever);
+}
+
+// A flush interrupts work, which goes on afterwards.
+TEST_F(FillerTest, FlushInterruptsWork) {
+  holds_ = true;
+  work_ = 3;
+  filler_->ask();
+  begun_.acquire();
+  std::thread other([&] {
+    filler_->flush_until(now_ns() + 1'000'000);  // ends although the work is held
+    filler_->flush_until(kForever);
+  });
+  holds_ = false;
+  go_.release();
+  other.join();
+  while (work_ != 0) std::this_thread::yield();
+}
+
+TEST_F(FillerTest, WorkEnds) {
+  holds_ = true;
+  work_ = 3;
+  filler_->ask();
+  begun_.acquire();
+  filler_->stop_work(now_ns() + 1'000'000);  // the work is held
+  holds_ = false;
+  go_.release();
+  filler_->stop_work(kForever);
+  EXPECT_TRUE(add(0, 100));
+  filler_->flush_until(kForever);
+  EXPECT_EQ(written_.size(), 1u);
+  EXPECT_EQ(work_, 2);
 }
 
 TEST_F(FillerTest, FlushMayWaitForMore) {

@@ -321,7 +321,7 @@ TEST_F(PlainTest, IsReadWhileItIsStored) {
     std::vector<std::thread> readers;
     for (int t = 0; t < 3; ++t)
       readers.emplace_back([&] {
-        do EXPECT_EQ(read_all_chunks(db, *image), 3u);
+        do EXPECT_GE(read_all_chunks(db, *image), 1u) << "not a chunk that is about to be stored";
         while (!ends);
       });
     image->finish(2);
@@ -329,6 +329,7 @@ TEST_F(PlainTest, IsReadWhileItIsStored) {
     ends = true;
     for (std::thread& t : readers) t.join();
     EXPECT_TRUE(image->has_stored(1) && image->has_stored(2));
+    EXPECT_EQ(read_all_chunks(db, *image), 3u);
     fs::remove_all(directory());
   }
 }
@@ -396,20 +397,38 @@ TEST_F(ImageTest, ManyProcesses) {
   }
 }
 
-// A process that was killed has written all bytes of a chunk, but not its entry.
-TEST_F(ImageTest, KilledBeforeTheEntryWasWritten) {
+// A process was killed while it stored chunks.
+TEST_F(PlainTest, KilledBeforeTheEntryWasWritten) {
+  const CacheDatabase db(kBytes);
+  auto image = image_of(db);
+  ASSERT_NE(image, nullptr);
+  const fs::path map = file(kMapEnding);
+  for (std::uint64_t c = 1; c < 3; ++c) {
+    write_plain_chunk(db, *image, c);
+    change(map, sizeof(MapHeader) + c, static_cast<unsigned char>(ChunkState::completing));
+  }
+  const std::weak_ptr<Image> gone = image;
+  image.reset();
+  while (!gone.expired()) std::this_thread::yield();  // its thread may still use it
+  image = db.image();
+  EXPECT_EQ(read_all_chunks(db, *image), 3u) << "plain bytes";
+  testing::wait_for(*image, [&] { return image->has_stored(1) && image->has_stored(2); });
+  const std::weak_ptr<Image> second = image;
+  image.reset();
+  while (!second.expired()) std::this_thread::yield();
+  restart();
+  EXPECT_EQ(read_all_chunks(db, *db.image()), 3u);
+}
+
+// A process was killed after it wrote the entry.
+TEST_F(PlainTest, KilledAfterTheEntryWasWritten) {
   const CacheDatabase db(kBytes);
   fill(db, *db.image());
   const fs::path map = file(kMapEnding);
   for (std::uint64_t c = 0; c < 3; ++c)
-    change(map, sizeof(MapHeader) + c, static_cast<unsigned char>(ChunkState::there));
-  auto image = db.image();
-  testing::wait_for(*image, [&] { return image->has(0) && image->has(1) && image->has(2); });
-  EXPECT_EQ(read_all_chunks(db, *image), 3u);
-  const std::weak_ptr<Image> gone = image;
-  image.reset();
-  while (!gone.expired()) std::this_thread::yield();  // its thread may still use it
-  restart();
+    change(
+        map, sizeof(MapHeader) + c,
+        static_cast<unsigned char>(ChunkState::there) ^ static_cast<unsigned char>(ChunkState::completing));
   EXPECT_EQ(read_all_chunks(db, *db.image()), 3u);
 }
 
