@@ -57,10 +57,11 @@ class FillerTest : public ::testing::Test {
           if (self.work_ == 0) return false;
           --self.work_;
           self.hold(kWork);
-          return !self.filler_->interrupted();
+          return !self.for_work_.load()->interrupted();
         },
         this, owner_);
     ASSERT_NE(filler_, nullptr);
+    for_work_ = filler_.get();
   }
   void hold(std::uint64_t offset) {
     current_ = offset;
@@ -92,6 +93,7 @@ class FillerTest : public ::testing::Test {
                                 owner_gone_.release();
                               }};
   std::shared_ptr<Filler> filler_;
+  std::atomic<Filler*> for_work_{nullptr};  ///< the same, for the thread
 };
 
 TEST(FillerPause, IsForBusyProcessors) {
