@@ -44,7 +44,7 @@ class Filler {
   /// Called when there is nothing to write.  Returns after how many ns to call it again, if nothing comes.
   using Idle = std::int64_t (*)(void* context) noexcept;
   /// Does one piece of longer work on what was written, and calls interrupted() meanwhile.  Returns false if
-  /// there is none.
+  /// there is none, or if it was interrupted.
   using Work = bool (*)(void* context) noexcept;
 
   /// Starts the thread.  `owner` owns `context`.  Returns nullptr if there is no thread or no memory.

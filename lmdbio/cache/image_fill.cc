@@ -347,9 +347,9 @@ void Image::copy(InProcess& p, std::uint64_t offset, std::uint64_t bytes) noexce
   }
 }
 
-// Adds the next chunk that lacks a few units, or that is in the page cache and not in the image: it was there
-// before, or was read in another way, or was offered while the filler was behind.  Returns after how many ns
-// to call again.
+// Adds the next chunk that lacks a few units, or that the page cache has and the image does not.  Such a chunk
+// was in the page cache before, was read in another way, or was offered while the filler was behind.  Returns
+// after how many ns to call again.
 std::int64_t Image::fill_resident(InProcess& p) noexcept {
   if (stopped() != nullptr) return kLongWait;
   if (!ready_.load(std::memory_order_acquire)) return kResidentEvery;
