@@ -188,8 +188,8 @@ bool Image::is_ready(InProcess& p) noexcept {
   return ready_.load(std::memory_order_acquire);
 }
 
-// Any thread.  Without bytes, only completes the chunk.  `filler`: of the calling thread; if the disk has room
-// for all plain bytes, it compresses complete chunks later.  nullptr: they are compressed at once.
+// Any thread.  Without bytes, only completes the chunk.  `filler`: of the calling thread; if the disk has
+// room for all plain bytes, it compresses complete chunks later.  nullptr: they are compressed at once.
 void Image::write(InProcess& p, std::uint64_t offset, Bytes bytes, Filler* filler) noexcept {
   if (!is_ready(p)) return;
   if (bytes.empty()) return complete(p, offset / kChunkBytes, filler);
@@ -347,9 +347,9 @@ void Image::copy(InProcess& p, std::uint64_t offset, std::uint64_t bytes) noexce
   }
 }
 
-// Adds the next chunk that lacks a few units, or that the page cache has and the image does not.  Such a chunk
-// was in the page cache before, was read in another way, or was offered while the filler was behind.  Returns
-// after how many ns to call again.
+// Adds the next chunk that lacks a few units, or that the page cache has and the image does not.  Such a
+// chunk was in the page cache before, was read in another way, or was offered while the filler was behind.
+// Returns after how many ns to call again.
 std::int64_t Image::fill_resident(InProcess& p) noexcept {
   if (stopped() != nullptr) return kLongWait;
   if (!ready_.load(std::memory_order_acquire)) return kResidentEvery;
