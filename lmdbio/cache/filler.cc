@@ -97,7 +97,7 @@ void Filler::pause(std::int64_t ns) noexcept {
 void Filler::serve() noexcept {
   Pace pace;
   for (;;) {
-    const std::uint32_t seen = work_.now();
+    const std::uint32_t seen = wake_.now();
     std::int64_t wait_ns = 0;
     {
       const std::shared_ptr<const void> owner = owner_.lock();
@@ -112,7 +112,7 @@ void Filler::serve() noexcept {
     is_paced_ = pause_ns != 0;
     pause(pause_ns);
     if (wait_ns == 0) continue;
-    work_.wait(seen, wait_ns);
+    wake_.wait(seen, wait_ns);
     if (waiting_ < kMostBytes / 4) pause(kCollectNs);
   }
 }
@@ -130,12 +130,12 @@ bool Filler::store_next() noexcept {
   return true;
 }
 
-// Returns false if there was nothing to do.
+// Returns false if there was nothing to do, or if it was interrupted.
 bool Filler::work_more() noexcept {
   if (!asked_) return false;
   working_ = true;
   asked_ = false;
-  const bool worked = !interrupted() && work_more_(context_);
+  const bool worked = !interrupted() && work_(context_);
   if (worked) asked_ = true;
   working_ = false;
   if (flushing_ != 0) done_.notify();
@@ -198,7 +198,7 @@ bool Filler::push(Piece piece) noexcept {
   } catch (...) {
     return false;
   }
-  if (first) work_.notify_one();
+  if (first) wake_.notify_one();
   return true;
 }
 
@@ -206,7 +206,7 @@ void Filler::flush_until(std::int64_t end_ns, Idleness idleness) noexcept {
   ++flushing_;
   const bool waits_for_idle = idleness == Idleness::awaited;
   const unsigned mine = waits_for_idle ? ++awaited_ : 0;
-  if (waits_for_idle) work_.notify();
+  if (waits_for_idle) wake_.notify();
   hurry_.notify();
   for (;;) {
     const std::uint32_t seen = done_.now();
@@ -215,7 +215,7 @@ void Filler::flush_until(std::int64_t end_ns, Idleness idleness) noexcept {
     done_.wait(seen, left);
   }
   --flushing_;
-  work_.notify();  // the work goes on
+  wake_.notify();  // the work goes on
 }
 
 void Filler::stop_work(std::int64_t end_ns) noexcept {

@@ -27,8 +27,8 @@ constexpr std::int64_t pause_after(std::int64_t ran_ns, std::int64_t waited_ns, 
 /// has.  Any thread may add pieces; a forked child must not use its parent's filler.
 ///
 /// The thread pauses while all processors are busy.  It has the priority of other threads: a thread of low
-/// priority would delay the end of the process by seconds, and everybody who waits for a lock that it holds.
-/// It keeps the owner of the file alive during a piece, and ends when the owner is gone.
+/// priority would delay the end of the process by seconds, and all threads that wait for a lock that it
+/// holds. It keeps the owner of the file alive during a piece, and ends when the owner is gone.
 class Filler {
  public:
   /// Upper limit on the bytes that wait to be written: a half of the 8 MiB that the cache may take in all.
@@ -53,7 +53,7 @@ class Filler {
   /// Ends the thread after the current piece.
   void end() noexcept {
     ending_ = true;
-    work_.notify();
+    wake_.notify();
     hurry_.notify();
   }
 
@@ -67,7 +67,7 @@ class Filler {
   /// thread waits for them.
   void ask() noexcept {
     asked_ = true;
-    work_.notify_one();
+    wake_.notify_one();
   }
   /// Writes pieces if many wait.  Returns whether the work should end soon, and go on later.  Only for Work.
   bool interrupted() noexcept;
@@ -89,12 +89,7 @@ class Filler {
   };
   Filler(Write write, Copy copy, Idle idle, Work work, void* context,
          std::weak_ptr<const void> owner) noexcept
-      : write_(write),
-        copy_(copy),
-        idle_(idle),
-        work_more_(work),
-        context_(context),
-        owner_(std::move(owner)) {}
+      : write_(write), copy_(copy), idle_(idle), work_(work), context_(context), owner_(std::move(owner)) {}
   static void* run(void* self) noexcept;
   void serve() noexcept;
   void pause(std::int64_t ns) noexcept;
@@ -110,10 +105,10 @@ class Filler {
   const Write write_;
   const Copy copy_;
   const Idle idle_;
-  const Work work_more_;
+  const Work work_;
   void* const context_;
   const std::weak_ptr<const void> owner_;
-  EventCount work_, done_, hurry_;
+  EventCount wake_, done_, hurry_;
   std::atomic<std::size_t> waiting_{0};  ///< bytes of memory that was taken and not given back yet
   std::atomic<std::size_t> cached_{0};   ///< bytes of other pieces that are not written yet
   std::atomic<bool> ending_{false};

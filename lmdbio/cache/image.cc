@@ -28,6 +28,7 @@ namespace lmdbio::cache {
 namespace {
 
 constexpr std::int64_t kFlushNs = 200'000'000;
+
 /// The images of this process.  Leaked on purpose: no static destructor.
 constinit SignalSafeMutex images_mutex;
 /// Held while a forked child opens the files of an image.
@@ -133,7 +134,7 @@ Status Image::open_here() noexcept {
   if (const Status st = p->open(true); !st.ok()) return st;
   if (identity_.dev == state_.file->identity().dev) return Status::from_errno(EXDEV);
   look_at_room(*p);
-  // A process that was killed may have written chunks without completing them.
+  // Earlier processes may have written chunks without completing them.
   for (std::uint64_t c = 0; ready_.load() && c < chunks_; ++c)
     if (is_nearly_complete(c))
       if (Filler* const f = filler(*p); f != nullptr) {
@@ -279,7 +280,7 @@ bool Image::add(std::uint64_t offset, Bytes bytes) noexcept {
 
 void Image::finish(std::uint64_t chunk) noexcept {
   (void)PrivateTable::run([&]() noexcept {
-    if (InProcess* const p = here(); p != nullptr) write(*p, chunk * kChunkBytes, {}, nullptr);
+    if (InProcess* const p = here(); p != nullptr && is_ready(*p)) complete(*p, chunk, nullptr);
   });
 }
 

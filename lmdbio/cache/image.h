@@ -100,8 +100,8 @@ class Image : public std::enable_shared_from_this<Image> {
   void offer(std::uint64_t offset, Bytes bytes) noexcept;
   /// Adds bytes of the database file at once.  Returns false if the image takes no more.  Blocks.
   bool add(std::uint64_t offset, Bytes bytes) noexcept;
-  /// Makes a chunk usable that other processes have written without completing it, for example because they
-  /// were killed.  Blocks.
+  /// Brings a chunk into its final form that was written without this, for example by a process that was
+  /// killed.  Blocks.
   void finish(std::uint64_t chunk) noexcept;
   /// Returns whether read() can read the chunk.  Blocks.
   bool has(std::uint64_t chunk) noexcept;

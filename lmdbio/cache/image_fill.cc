@@ -188,11 +188,10 @@ bool Image::is_ready(InProcess& p) noexcept {
   return ready_.load(std::memory_order_acquire);
 }
 
-// Any thread.  Without bytes, only completes the chunk.  `filler`: of the calling thread; if the disk has
-// room for all plain bytes, it compresses complete chunks later.  nullptr: they are compressed at once.
+// Any thread.  `filler`: of the calling thread; if the disk has room for all plain bytes, it compresses
+// complete chunks later.  nullptr: they are compressed at once.
 void Image::write(InProcess& p, std::uint64_t offset, Bytes bytes, Filler* filler) noexcept {
   if (!is_ready(p)) return;
-  if (bytes.empty()) return complete(p, offset / kChunkBytes, filler);
   p.until_look -= static_cast<std::int64_t>(bytes.size());
   if (!wants(offset, bytes.size())) return;
   // Only whole units count, but the last unit of the database may be cut.

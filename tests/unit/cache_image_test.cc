@@ -149,7 +149,7 @@ TEST_F(ImageTest, OffersAreWrittenLater) {
   ASSERT_NE(image, nullptr);
   image->offer(0, part(db, 0, 100 * 1024));
   image->offer_cached(100 * 1024, kSmall - 100 * 1024);
-  testing::wait_for(*image, [&] { return image->has(0); });
+  testing::wait_for(*image, [&] { return image->has_stored(0); });
   EXPECT_EQ(read_all_chunks(db, *image), 1u);
   EXPECT_FALSE(image->wants(0, kSmall));
   image->offer(0, part(db, 0, kSmall));
@@ -161,7 +161,7 @@ TEST_F(ImageTest, AChunkThatLacksLittleIsCompletedAtOpen) {
   const CacheDatabase db(100 * 1024);
   const auto image = db.image();
   ASSERT_NE(image, nullptr);
-  testing::wait_for(*image, [&] { return image->has(0); });
+  testing::wait_for(*image, [&] { return image->has_stored(0); });
   EXPECT_EQ(read_all_chunks(db, *image), 1u);
 }
 
@@ -346,7 +346,7 @@ TEST_F(ImageTest, OtherProcessesShareIt) {
     if (read_all_chunks(db, *first) != 1) return 1;
     (void)first->add(kChunkBytes, part(db, kChunkBytes, 2 * kChunkBytes));
     first->offer(2 * kChunkBytes, part(db, 2 * kChunkBytes, kBytes));
-    testing::wait_for(*first, [&] { return first->has(2); });
+    testing::wait_for(*first, [&] { return first->has_stored(2); });
     return read_all_chunks(db, *first) == 3 && !::testing::Test::HasFailure() ? 0 : 2;
   }));
   EXPECT_EQ(read_all_chunks(db, *first), 3u);
