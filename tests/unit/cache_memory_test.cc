@@ -91,7 +91,7 @@ namespace {
 using testing::CacheDatabase;
 
 constexpr std::size_t kMib = std::size_t{1} << 20;
-constexpr std::size_t kBytes = 12 * kMib, kPiece = kMib, kRead = 100'000;
+constexpr std::size_t kBytes = 32 * kMib, kPiece = kMib, kRead = 100'000;
 constexpr std::int64_t kMostBytes = 8 * kMib;
 constexpr unsigned kOffering = 4, kReading = 8;
 
@@ -104,8 +104,9 @@ const bool is_set = [] {
 
 class MemoryTest : public testing::CacheCase {};
 
-// Everything at once: more is offered than the queue takes, chunks are compressed, and all decoders are used.
-// The threads wait now and then for the one that fills, which runs only when nobody else does.
+// Everything at once: the threads offer as fast as they can, chunks are compressed, and all decoders are
+// used. The threads wait now and then for the one that fills, which runs only when nobody else does.  It may
+// still write everything as fast as it is offered, so the test does not wait until the queue refuses a piece.
 TEST_F(MemoryTest, StaysWithinItsLimit) {
 #ifdef LMDBIO_OTHER_MALLOC
   GTEST_SKIP() << "the sanitizer has a malloc of its own";
@@ -146,14 +147,13 @@ TEST_F(MemoryTest, StaysWithinItsLimit) {
   ends = image == nullptr;
   begins = true;
   begins.notify_all();
-  if (!ends)
-    testing::wait_for(*image,
-                      [&] { return image->share() == 1 && image->counts().skipped != 0 && reads > 50; });
+  if (!ends) testing::wait_for(*image, [&] { return image->share() == 1 && reads > 50; });
   ends = true;
   for (std::thread& t : threads) t.join();
   EXPECT_EQ(wrong, 0u);
   EXPECT_LE(most_allocated - before, kMostBytes);
   RecordProperty("bytes", std::to_string(most_allocated - before));
+  if (image != nullptr) RecordProperty("skipped", std::to_string(image->counts().skipped));
 }
 
 }  // namespace
