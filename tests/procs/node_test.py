@@ -129,14 +129,17 @@ class Case(shimtest.Case):
 class Node(Case):
     def test_each_byte_once(self):
         db = self.database()
+        claimed = 0
         for how, stride in (("walk", 4), ("walk", 1), ("get", 4)):
             with self.subTest(how=how, stride=stride):
                 fs = self.mount(db, delay_us=2000)
                 all_of_them = [self.start(fs.path, how, stride, i % stride) for i in range(4)]
                 ios = [io for p in all_of_them for io in self.end(p, RECORDS // stride)]
                 self.assertLessEqual(self.storage(fs, db), 1.05)
-                if how == "walk" and not shimtest.CONFIG["sanitize"]:  # where the last one starts late
-                    self.assertGreater(sum(io.get("chunks_claimed", 0) for io in ios), 0)
+                claimed += sum(io.get("chunks_claimed", 0) for io in ios)
+        # On a busy machine, the processes of one job may run one after the other.
+        if not shimtest.CONFIG["sanitize"]:  # where the last one starts late
+            self.assertGreater(claimed, 0)
         self.assertEqual([t for t in tables() if t[1] == 0], [], "what ended in order leaves nothing")
 
     # The workers of a data loader: the file is loaded once, and the next epoch's workers find it.
