@@ -228,7 +228,7 @@ bool Fetch::take_mapped(Shared& shared) noexcept {
   if (!still_lent(shared)) return false;
   lent_ = shared.mapped();
   fault_in(shared);
-  // give() looks at the header of each value.  One after another, it would wait for each of them.
+  // give() reads the header of each value.  Requesting them all here overlaps the waits for memory.
   for (const Stretch& s : stretches_) __builtin_prefetch(lent_ + s.extent.offset);
   shared.counters.bytes_copied += bytes;
   return true;

@@ -104,9 +104,10 @@ const bool is_set = [] {
 
 class MemoryTest : public testing::CacheCase {};
 
-// Everything at once: the threads offer as fast as they can, chunks are compressed, and all decoders are
-// used. The threads wait now and then for the one that fills, which runs only when nobody else does.  It may
-// still write everything as fast as it is offered, so the test does not wait until the queue refuses a piece.
+// Threads offer pieces as fast as they can, while the filler compresses chunks and all decoders are in use.
+// The filler pauses while other threads want the processors, so the threads wait for it now and then.  In
+// most runs the queue is full and refuses pieces.  The filler may also be fast enough for all of them, so the
+// test does not wait for a refused piece.
 TEST_F(MemoryTest, StaysWithinItsLimit) {
 #ifdef LMDBIO_OTHER_MALLOC
   GTEST_SKIP() << "the sanitizer has a malloc of its own";
