@@ -103,6 +103,11 @@ void Filler::serve() noexcept {
       const std::shared_ptr<const void> owner = owner_.lock();
       if (ending_ || owner == nullptr) return;
       const unsigned awaited = awaited_;
+      std::shared_ptr<const void> kept;  // released after the step
+      if (waiting_ == 0 && cached_ == 0) {
+        const std::lock_guard lock(mutex_);
+        kept.swap(kept_);
+      }
       if (!(is_behind() && store_next()) && !(flushing_ == 0 && work_more()) && !store_next()) {
         wait_ns = idle_(context_);
         if (wait_ns != 0 && idle_seen_.exchange(awaited) != awaited) done_.notify();
@@ -216,6 +221,14 @@ void Filler::flush_until(std::int64_t end_ns, Idleness idleness) noexcept {
   }
   --flushing_;
   wake_.notify();  // the work goes on
+}
+
+void Filler::keep(std::shared_ptr<const void> owner) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    kept_.swap(owner);
+  }
+  wake_.notify();
 }
 
 void Filler::stop_work(std::int64_t end_ns) noexcept {

@@ -77,6 +77,8 @@ class Filler {
   /// Waits until everything is written and no Work is in progress, or until this time (CLOCK_MONOTONIC).
   /// `awaited`: also until Idle has found nothing to do.
   void flush_until(std::int64_t end_ns, Idleness idleness = Idleness::unimportant) noexcept;
+  /// Keeps the owner of the file alive until everything is written that was offered before.
+  void keep(std::shared_ptr<const void> owner) noexcept;
   /// Ends Work for good, and waits until none is in progress, or until this time.
   void stop_work(std::int64_t end_ns) noexcept;
 
@@ -120,7 +122,8 @@ class Filler {
   std::atomic<unsigned> awaited_{0}, idle_seen_{0};
   std::atomic<unsigned> flushing_{0};  ///< threads in flush_until(), and calls of stop_work()
   std::mutex mutex_;
-  std::deque<Piece> pieces_;  ///< guarded by mutex_
+  std::deque<Piece> pieces_;          ///< guarded by mutex_
+  std::shared_ptr<const void> kept_;  ///< guarded by mutex_; see keep()
 };
 
 }  // namespace lmdbio::cache

@@ -296,7 +296,12 @@ void Image::offer_cached(std::uint64_t offset, std::uint64_t bytes) noexcept {
   });
 }
 
-void Image::flush() noexcept { flush_until(now_ns() + kFlushNs, Afterwards::goes_on); }
+void Image::flush() noexcept {
+  if (ready_.load(std::memory_order_acquire)) return flush_until(now_ns() + kFlushNs, Afterwards::goes_on);
+  InProcess* const p = in_process_.load();
+  if (p == nullptr || p->generation != PrivateTable::generation()) return;
+  if (Filler* const f = p->filler_now(); f != nullptr) f->keep(shared_from_this());
+}
 
 void Image::flush_until(std::int64_t end_ns, Afterwards afterwards) noexcept {
   InProcess* const p = in_process_.load();

@@ -111,7 +111,8 @@ class Image : public std::enable_shared_from_this<Image> {
   void offer_cached(std::uint64_t offset, std::uint64_t bytes) noexcept;
   /// Waits until everything that was offered is written, at most 0.2 s.  It may not be compressed yet: until
   /// then, read() reads the plain bytes.  Call it before the program ends its use of the image.  Does not
-  /// wait again for what an earlier call has waited for.  The destructor does not wait.
+  /// wait again for what an earlier call has waited for.  The destructor does not wait.  If the recipe is not
+  /// chosen yet, which takes longer, it returns at once, and the image lives until everything is written.
   void flush() noexcept;
 
   const ImageCounts& counts() const noexcept { return counts_; }

@@ -137,6 +137,18 @@ void Image::InProcess::remove_plain(std::uint64_t chunk) const noexcept {
                       static_cast<off_t>(chunk * kChunkBytes), static_cast<off_t>(kChunkBytes));
 }
 
+bool Image::InProcess::try_lock_choice() const noexcept {
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  return ::fcntl(data.get(), F_OFD_SETLK, &lock) == 0 || (errno != EAGAIN && errno != EACCES);
+}
+
+void Image::InProcess::unlock_choice() const noexcept {
+  struct flock lock = {};
+  lock.l_type = F_UNLCK;
+  (void)::fcntl(data.get(), F_OFD_SETLK, &lock);
+}
+
 bool Image::InProcess::has_entry(std::uint64_t chunk) const noexcept {
   TableEntry entry;
   return read_entry(table.get(), chunk, entry) && image->may_be(chunk, entry);

@@ -48,6 +48,11 @@ struct Image::InProcess {
   Status open_table(const Recipe* recipe) noexcept;
   Status open_map(const std::string& name) noexcept;
   bool has_size(Recipe recipe, bool make) const noexcept;
+  bool table_of_other() noexcept;
+  /// Takes the lock of the process that chooses the recipe.  Returns false if another process has it.  A
+  /// process that ends, or is killed, does not leave it behind.
+  bool try_lock_choice() const noexcept;
+  void unlock_choice() const noexcept;
   /// Returns whether the table has an entry for the chunk.
   bool has_entry(std::uint64_t chunk) const noexcept;
 

@@ -304,6 +304,22 @@ TEST_F(FillerTest, EndsWithItsOwner) {
   EXPECT_EQ(written_.size(), 1u);
 }
 
+// keep(): the owner lives until all pieces are written.
+TEST_F(FillerTest, KeepsItsOwnerUntilAllIsWritten) {
+  holds_ = true;
+  for (std::uint64_t i = 0; i < 5; ++i) EXPECT_TRUE(add(i, 100));
+  begun_.acquire();
+  filler_->keep(std::exchange(owner_, nullptr));
+  holds_ = false;
+  go_.release();
+  owner_gone_.acquire();
+  const std::weak_ptr<Filler> filler = filler_;
+  filler_->end();
+  filler_.reset();
+  while (!filler.expired()) std::this_thread::yield();
+  EXPECT_EQ(written_.size(), 5u);
+}
+
 TEST_F(FillerTest, EndsWhileThereIsNothingToDo) {
   while (idle_ == 0) std::this_thread::yield();
   const std::weak_ptr<Filler> filler = filler_;

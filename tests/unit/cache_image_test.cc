@@ -1,4 +1,5 @@
 // The image of a database in the cache on local disk: same bytes or none, whatever happens to its files.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -17,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "lmdbio/base/config.h"
 #include "lmdbio/cache/image.h"
 #include "lmdbio/cache/image_format.h"
 #include "lmdbio/io/private_table.h"
@@ -395,6 +397,39 @@ TEST_F(ImageTest, ManyProcesses) {
     EXPECT_EQ(read_all_chunks(db, *db.image()), 3u) << "checksums of the right bytes";
     fs::remove_all(directory());
   }
+}
+
+// Another process chooses the recipe, but makes no table (because it was stopped, for example).
+TEST_F(ImageTest, ManyProcessesMayChoose) {
+  const CacheDatabase db(kBytes);
+  const auto image = db.image();
+  ASSERT_NE(image, nullptr);
+  const UniqueFd data(::open(file(kDataEnding).c_str(), O_RDWR | O_CLOEXEC));
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  ASSERT_EQ(::fcntl(data.get(), F_OFD_SETLK, &lock), 0);
+  fill(db, *image);
+  EXPECT_EQ(read_all_chunks(db, *image), 3u);
+  lock.l_type = F_UNLCK;
+  ASSERT_EQ(::fcntl(data.get(), F_OFD_SETLK, &lock), 0);
+  lock.l_type = F_WRLCK;
+  ASSERT_EQ(::fcntl(data.get(), F_OFD_GETLK, &lock), 0);
+  EXPECT_EQ(lock.l_type, F_UNLCK) << "a process holds the lock only while it chooses";
+}
+
+// An image that nobody uses any more, before its recipe is chosen, takes what was offered.
+TEST_F(ImageTest, OffersAreKeptWhileTheRecipeIsChosen) {
+  if (config().cache_codec != CacheCodec::automatic)
+    return;  // it is prescribed, so there is nothing to choose
+  const CacheDatabase db(kBytes);
+  auto image = db.image();
+  ASSERT_NE(image, nullptr);
+  const std::weak_ptr<Image> gone = image;
+  image->offer_cached(0, kBytes);
+  image->flush();
+  image.reset();
+  while (!gone.expired()) std::this_thread::yield();
+  EXPECT_EQ(read_all_chunks(db, *db.image()), 3u);
 }
 
 // A process was killed while it stored chunks.
