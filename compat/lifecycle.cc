@@ -12,6 +12,7 @@
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/io/private_table.h"
 #include "lmdbio/node/counter_board.h"
+#include "lmdbio/node/service.h"
 #include "lmdbio/node/table.h"
 #include "lmdbio/window/prefetcher.h"
 
@@ -32,6 +33,7 @@ void before_fork() {
   cache::lock_images();
   OpenFile::lock_registry();
   node::Table::lock_registry();
+  node::Service::lock_registry();
   window::Prefetcher::lock_creation();
   prefetcher = window::Prefetcher::existing();
   if (prefetcher != nullptr) prefetcher->lock();
@@ -39,6 +41,7 @@ void before_fork() {
 }
 void unlock_others() {
   window::Prefetcher::unlock_creation();
+  node::Service::unlock_registry();
   node::Table::unlock_registry();
   OpenFile::unlock_registry();
   cache::unlock_images();
@@ -59,6 +62,7 @@ void after_fork_in_child() {
   // Do this first, so that the child pins as little of the parent's memory as possible.
   if (prefetcher != nullptr) prefetcher->after_fork_in_child();
   node::Table::forget_all();
+  node::Service::forget_all();
   forget_companions();
   stats_after_fork();
   // Calls that only continue a transaction of the parent do not show the counter board, so show it here.

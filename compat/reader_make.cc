@@ -284,7 +284,9 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   source.dup_order = env.engine->dbx(dbi).dup_order;
 
   source.image = cache::Image::get(source.file, name.c_str(), source.txnid);
-  if (source.image != nullptr) source.make_engine = gather::cached_engines(source.image, true);
+  source.served = gather::ServedFile::get(source.file, name.c_str(), source.txnid);
+  if (const gather::Sources sources{source.image, source.served}; sources)
+    source.make_engine = gather::cached_engines(sources, true);
 
   ReadFacts facts;
   facts.setting = config().io;
@@ -320,6 +322,7 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
       whole != nullptr) {
     source.file = std::move(whole);
     source.is_image = true;
+    source.served = nullptr;
     source.programs_fd = -1;
     source.make_engine = {};
   }

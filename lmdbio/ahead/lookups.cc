@@ -95,7 +95,7 @@ std::uint32_t Lookups::before(const Source& source, const Lookup& lookup) noexce
   if (within_ != 0) next = std::min(next, within_);
   // What is loaded from the cache on local disk does not reach the page cache, where page faults would find
   // it.
-  if (file_ != nullptr && file_->load.path == ReadPath::direct && file_->reads_through_image()) next = 1;
+  if (file_ != nullptr && file_->load.path == ReadPath::direct && file_->reads_through_sources()) next = 1;
   walk_.skip(next - 1);
   return next;
 }

@@ -39,7 +39,7 @@ ReadFacts facts_of(const window::WindowFile& file) noexcept {
   ReadFacts facts;
   facts.setting = config().io;
   facts.can_map = file.has_page_cache();
-  facts.in_cache = file.reads_through_image() && file.path() == ReadPath::direct;
+  facts.in_cache = file.reads_through_sources() && file.path() == ReadPath::direct;
   facts.memory_limit = Prefetcher::existing()->memory().limit();
   facts.residency_is_known = *file.residency().how() != '\0';  // plans must know which leaf pages are there
   return facts;

@@ -110,11 +110,15 @@ Result<std::shared_ptr<Image>> Image::open(const std::shared_ptr<const OpenFile>
   }
 }
 
-std::optional<std::string> Image::name_of(DatabaseState& state) {
+std::optional<std::array<std::uint64_t, 2>> contents_of(DatabaseState& state) {
   if (!read_metas(state)) return {};
-  const auto key = content_state(state.file->base(), format::kMetaPages * state.page_bytes, state.snapshot);
-  if (!key) return {};
-  return image_name(*key);
+  return content_state(state.file->base(), format::kMetaPages * state.page_bytes, state.snapshot);
+}
+
+std::optional<std::string> Image::name_of(DatabaseState& state) {
+  const auto contents = contents_of(state);
+  if (!contents) return {};
+  return image_name(*contents);
 }
 
 // Returns the process's image of that name.  If there is none, adds `made`, which may be null.

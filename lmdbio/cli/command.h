@@ -38,6 +38,7 @@ void add_index(CLI::App& app, int& status);
 void add_cache(CLI::App& app, int& status);
 void add_config(CLI::App& app, int& status);
 void add_ps(CLI::App& app, int& status);
+void add_serve(CLI::App& app, int& status);
 void add_stats(CLI::App& app, int& status);
 /// `command` has the program and its arguments, which CLI11 does not parse.  It must live as long as `app`.
 void add_run(CLI::App& app, const std::vector<std::string>& command, int& status);

@@ -45,6 +45,7 @@ int main(int argc, char** argv) {
   add_cache(app, status);
   add_config(app, status);
   add_ps(app, status);
+  add_serve(app, status);
   add_stats(app, status);
   try {
     app.parse(end, argv);

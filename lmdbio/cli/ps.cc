@@ -17,6 +17,7 @@
 #include "lmdbio/node/chunk_file.h"
 #include "lmdbio/node/counter_board.h"
 #include "lmdbio/node/listing.h"
+#include "lmdbio/node/service.h"
 
 namespace lmdbio::cli {
 namespace {
@@ -86,6 +87,22 @@ std::string name_of(const Shared& s) {
                      ull(f.ino), bytes_text(static_cast<double>(f.chunk_bytes)).c_str());
 }
 
+std::string size_text(std::uint64_t bytes) { return bytes_text(static_cast<double>(bytes)); }
+
+/// Shows the server of the node (`lmdbio serve`).
+void show_text(const node::ListedService& server) {
+  if (server.dead) {
+    std::printf("a server of this node was killed; lmdbio ps --clean removes what it left\n");
+    return;
+  }
+  const node::ServiceCounts& c = server.counts;
+  std::printf(
+      "server of %s, used by %s: %s read, %s to programs, %s to and %s from other nodes, %s in memory\n",
+      counted(server.nodes, "node").c_str(), counted(server.programs, "program").c_str(),
+      size_text(c.read).c_str(), size_text(c.to_programs).c_str(), size_text(c.to_nodes).c_str(),
+      size_text(c.from_nodes).c_str(), size_text(c.kept).c_str());
+}
+
 void show_text(const std::vector<Shared>& all) {
   if (all.empty()) std::printf("no process of this user shares a file on this node\n");
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -118,7 +135,21 @@ Json walk_json(const Process& p) {
           {"age_s", p.walk_age_s ? Json(*p.walk_age_s) : Json()}};
 }
 
-void show_json(const std::vector<Shared>& all) {
+Json server_json(const std::optional<node::ListedService>& server) {
+  if (!server) return {};
+  const node::ServiceCounts& c = server->counts;
+  return {{"dead", server->dead},
+          {"nodes", server->nodes},
+          {"programs", server->programs},
+          {"read", c.read},
+          {"to_programs", c.to_programs},
+          {"to_nodes", c.to_nodes},
+          {"from_nodes", c.from_nodes},
+          {"kept", c.kept},
+          {"alone", c.alone}};
+}
+
+void show_json(const std::vector<Shared>& all, const std::optional<node::ListedService>& server) {
   Json tables = Json::array();
   for (const Shared& s : all) {
     const auto& file = s.table.file;
@@ -141,20 +172,23 @@ void show_json(const std::vector<Shared>& all) {
                       {"dead", s.table.dead},
                       {"processes", std::move(processes)}});
   }
-  std::printf("%s\n", dump(Json{{"tables", std::move(tables)}}).c_str());
+  std::printf("%s\n", dump(Json{{"tables", std::move(tables)}, {"server", server_json(server)}}).c_str());
 }
 
 void clean(bool json) {
   const std::size_t removed = node::remove_dead_tables(), files = node::remove_dead_chunk_files();
   const std::size_t boards = node::remove_dead_boards();
+  const bool server = node::remove_dead_service();
   if (json)
-    std::printf(
-        "%s\n",
-        dump(Json{{"removed", removed}, {"removed_chunk_files", files}, {"removed_statistics", boards}})
-            .c_str());
+    std::printf("%s\n", dump(Json{{"removed", removed},
+                                  {"removed_chunk_files", files},
+                                  {"removed_statistics", boards},
+                                  {"removed_server", server}})
+                            .c_str());
   else
-    std::printf("%s removed, %s removed, statistics of %s removed\n", counted(removed, "table").c_str(),
-                counted(files, "chunk file").c_str(), counted(boards, "process", "processes").c_str());
+    std::printf("%s removed, %s removed, statistics of %s removed%s\n", counted(removed, "table").c_str(),
+                counted(files, "chunk file").c_str(), counted(boards, "process", "processes").c_str(),
+                server ? ", server removed" : "");
 }
 
 int ps(const Options& options) {
@@ -162,7 +196,13 @@ int ps(const Options& options) {
     clean(options.json);
   } else {
     const std::vector<Shared> all = look();
-    options.json ? show_json(all) : show_text(all);
+    const std::optional<node::ListedService> server = node::listed_service();
+    if (options.json) {
+      show_json(all, server);
+    } else {
+      if (server) show_text(*server);
+      show_text(all);
+    }
   }
   return kClean;
 }

@@ -48,6 +48,11 @@ if(TARGET lmdbio_mpi)
   install(FILES ${PROJECT_BINARY_DIR}/package/lmdbio-mpi.pc DESTINATION ${LMDBIO_PC_DIR} COMPONENT mpi)
 endif()
 
+if(TARGET lmdbio_serve)
+  install(TARGETS lmdbio_serve RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT mpi)
+  lmdbio_split_debug(lmdbio_serve ${CMAKE_INSTALL_BINDIR})
+endif()
+
 if(TARGET lmdbio_command)
   install(TARGETS lmdbio_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
   install(FILES ${PROJECT_SOURCE_DIR}/lmdbio/cli/lmdbio.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT runtime)

@@ -80,9 +80,9 @@ bool Segment::look_up(shmid_ds& facts) const noexcept {
   return ::shmctl(id_, IPC_STAT, &facts) == 0 && facts.shm_ctime == made_at_ && facts.shm_segsz == size_;
 }
 
-bool Segment::is_alone() const noexcept {
+std::uint64_t Segment::attachments() const noexcept {
   shmid_ds facts;
-  return look_up(facts) && facts.shm_nattch == 1;
+  return look_up(facts) ? facts.shm_nattch : 0;
 }
 
 void Segment::remove() noexcept {

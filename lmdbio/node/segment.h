@@ -51,8 +51,10 @@ class Segment {
   std::int64_t made_at() const noexcept { return made_at_; }
   explicit operator bool() const noexcept { return data_ != nullptr; }
 
+  /// Returns how often it is attached, in all processes; 0 if that is not known.
+  std::uint64_t attachments() const noexcept;
   /// True if only this process has it attached, and only once.
-  bool is_alone() const noexcept;
+  bool is_alone() const noexcept { return attachments() == 1; }
   /// Removes its key.  The kernel frees the segment when no process has it attached any more.
   void remove() noexcept;
   /// True if it was removed.

@@ -16,6 +16,7 @@ struct Counters {
       cache_unpack_ns;     ///< time of the reads of compressed data among them, in ns, decompression included
   Counter cache_filled;    ///< chunks that the process has added to the cache
   Counter cache_skipped;   ///< bytes that it did not add, because the thread that writes was behind
+  Counter server_read;     ///< bytes that the server of the node has brought
   Counter bytes_copied;    ///< bytes copied from the page cache through the mapping
   Counter requests;        ///< reads of the file
   Counter fetches;         ///< fetches that have been read
@@ -42,6 +43,7 @@ inline constexpr CounterField<Counters> kCounters[] = {
     {"cache_unpack_us", &Counters::cache_unpack_ns, 1000},
     {"cache_filled", &Counters::cache_filled},
     {"cache_skipped", &Counters::cache_skipped},
+    {"server_read", &Counters::server_read},
     {"copied", &Counters::bytes_copied},
     {"requests", &Counters::requests},
     {"fetches", &Counters::fetches},

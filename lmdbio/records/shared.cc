@@ -148,6 +148,7 @@ void Queues::count() noexcept {
   shared_.counters.requests += counts.requests;
   if (cache::Image* const image = shared_.source.image.get(); image != nullptr)
     image->count_into(shared_.counters, shared_.source.is_image ? counts.bytes : 0);
+  if (shared_.source.served != nullptr) shared_.source.served->count_into(shared_.counters);
 }
 
 }  // namespace lmdbio::records

@@ -9,6 +9,7 @@
 #include "lmdbio/format/compare.h"
 #include "lmdbio/format/layout.h"
 #include "lmdbio/gather/queues.h"
+#include "lmdbio/gather/served_file.h"
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/records/databases.h"
 
@@ -51,7 +52,8 @@ struct Source {
   /// The image of the database in the cache on local disk, or null.  `file` is the image itself if it has all
   /// of the database; otherwise make_engine reads through it.
   std::shared_ptr<cache::Image> image;
-  bool is_image = false;           ///< `file` is the image
+  bool is_image = false;                       ///< `file` is the image
+  std::shared_ptr<gather::ServedFile> served;  ///< the database as the server of the node brings it, or null
   gather::MakeEngine make_engine;  ///< makes the engines of readers and index builds; see gather::Queues
 };
 

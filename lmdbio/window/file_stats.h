@@ -51,6 +51,7 @@ struct FileStats {
       cache_unpack_ns;     ///< time of the reads of compressed data among them, in ns, decompression included
   Counter cache_filled;    ///< chunks that the process has added to the cache
   Counter cache_skipped;   ///< bytes that it did not add, because the thread that writes was behind
+  Counter server_read;     ///< bytes that the server of the node has brought
   Counter leaves_fetched;  ///< leaf pages fetched ahead of lookups
 
   void add_reads(const ReadCounts& c) noexcept {
@@ -100,6 +101,7 @@ inline constexpr CounterField<FileStats> kFileStats[] = {
     {"cache_unpack_us", &FileStats::cache_unpack_ns, 1000},
     {"cache_filled", &FileStats::cache_filled},
     {"cache_skipped", &FileStats::cache_skipped},
+    {"server_read", &FileStats::server_read},
     {"leaves_fetched", &FileStats::leaves_fetched},
     {"loads_begun", &FileStats::loads_begun},
     {"loads_finished", &FileStats::loads_finished},

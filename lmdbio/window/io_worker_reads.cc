@@ -85,8 +85,8 @@ void IoWorker::begin(ReadJob&& job, Staging memory) noexcept {
 IoWorker::Lane::Lane(std::shared_ptr<WindowFile> f)
     : file(std::move(f)),
       backing(file->backing()),
-      queues(backing.file, backing.image != nullptr && !file->is_image(backing)
-                               ? gather::cached_engines(backing.image, false)
+      queues(backing.file, backing.sources() && !file->is_image(backing)
+                               ? gather::cached_engines(backing.sources(), false)
                                : gather::MakeEngine()) {}
 
 IoWorker::Lane& IoWorker::lane(const std::shared_ptr<WindowFile>& file) {

@@ -43,21 +43,24 @@ bool is_newest(const Window& window, std::uint64_t snapshot) noexcept {
   return true;
 }
 
-/// Returns what the cache on local disk has of the file, or nullptr.  If it has all of it, `whole` receives
-/// the image as a mapping.
-std::unique_ptr<const Backing> from_cache(const Backing& database, const char* name, std::uint64_t snapshot,
-                                          Mapping& whole) {
+/// Returns what the cache on local disk and the server of the node have of the file, or nullptr.  If the cache has all
+/// of it, `whole` receives the image as a mapping.
+std::unique_ptr<const Backing> from_sources(const Backing& database, const char* name, std::uint64_t snapshot,
+                                            Mapping& whole) {
   const std::shared_ptr<cache::Image> image = cache::Image::get(database.file, name, snapshot);
-  if (image == nullptr) return nullptr;
-  std::shared_ptr<const OpenFile> file = image->whole_file();
+  std::shared_ptr<const OpenFile> file = image != nullptr ? image->whole_file() : nullptr;
   if (file != nullptr)
     (void)file->base().with_fd([&](int fd) noexcept {
       Result<Mapping> map = Mapping::map_file(fd, image->bytes(), Window::kHugePage);
       if (map) whole = std::move(map).value();
     });
-  if (!whole) return std::make_unique<const Backing>(database.file, database.direct, -1, image);
+  if (!whole) {
+    gather::Sources sources{image, gather::ServedFile::get(database.file, name, snapshot)};
+    if (!sources) return nullptr;
+    return std::make_unique<const Backing>(database.file, database.direct, -1, std::move(sources));
+  }
   const File* const direct = file->direct();
-  return std::make_unique<const Backing>(std::move(file), direct, -1, image);
+  return std::make_unique<const Backing>(std::move(file), direct, -1, gather::Sources{image, nullptr});
 }
 
 }  // namespace
@@ -84,10 +87,10 @@ Result<std::shared_ptr<WindowFile>> Prefetcher::open(const std::shared_ptr<Windo
     const Result<std::uint64_t> size = opened.value()->base().size();
     if (!size) return size.error();
     const Backing database(opened.value(), wants_direct ? opened.value()->direct() : nullptr, origin.fd,
-                           nullptr);
+                           {});
     Mapping whole;
     std::unique_ptr<const Backing> cached =
-        window->has_file() ? from_cache(database, name, snapshot, whole) : nullptr;
+        window->has_file() ? from_sources(database, name, snapshot, whole) : nullptr;
     const Backing& backing = cached != nullptr ? *cached : database;
     const OpenFile& on = *backing.file;
     const File* const direct = backing.direct;
@@ -101,8 +104,8 @@ Result<std::shared_ptr<WindowFile>> Prefetcher::open(const std::shared_ptr<Windo
     facts.memory_limit = memory_.limit();
     facts.file_bytes = used_bytes;
     facts.available = memory_facts().available;
-    facts.in_cache =
-        backing.image != nullptr && !whole && backing.image->share_not_in_memory() >= kWorthUsing;
+    facts.in_cache = !whole && (backing.served != nullptr ||
+                                (backing.image != nullptr && backing.image->share_not_in_memory() >= kWorthUsing));
     const ReadDecision decision = choose_read_path(Access::walk, facts);
     const std::size_t chunk = chunks_.chunk_bytes();
     Result<ChunkTable> table =
@@ -182,7 +185,7 @@ void Prefetcher::close(const std::shared_ptr<WindowFile>& file) noexcept {
   {
     const AsyncSignalsAllowed program;
     if (stopped != nullptr) stopped->join();
-    if (file->from_cache != nullptr) {
+    if (file->from_cache != nullptr && file->from_cache->image != nullptr) {
       file->from_cache->image->flush();
       file->count(*file->from_cache, {});
     }
@@ -241,7 +244,7 @@ bool Prefetcher::begin_whole_load(WindowFile& file, std::uint64_t used_bytes) no
 
 bool Prefetcher::takes_chunks_from_cache(WindowFile& file, const ChunkRange& chunks,
                                          std::uint64_t used_bytes) noexcept {
-  if (!file.reads_through_image()) return false;
+  if (!file.reads_through_sources()) return false;
   {
     const std::lock_guard lock(mutex_);
     if (file.users == 0) return false;
@@ -256,7 +259,10 @@ bool Prefetcher::takes_chunks_from_cache(WindowFile& file, const ChunkRange& chu
         !budget.has_room(gather::MemoryUse::chunks, n * file.chunk_bytes, 2 * n))
       return false;
   }
-  cache::Image& image = *file.from_cache->image;
+  const Backing& backing = *file.from_cache;
+  if (backing.served != nullptr && backing.served->answers()) return true;
+  if (backing.image == nullptr) return false;
+  cache::Image& image = *backing.image;
   const std::uint64_t end = file.offset(chunks.last) + file.bytes_in(chunks.last);
   for (std::uint64_t c = file.offset(chunks.first) / cache::kChunkBytes; c * cache::kChunkBytes < end; ++c)
     if (!image.has(c)) return false;

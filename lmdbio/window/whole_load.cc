@@ -53,7 +53,7 @@ ReadPath whole_load_path(const WindowFile& file, std::uint64_t used_bytes,
   facts.file_bytes = used_bytes;
   facts.available = memory_facts().available;
   facts.walks = file.path();
-  facts.in_cache = file.reads_through_image();
+  facts.in_cache = file.reads_through_sources();
   facts.room_for_all =
       chunks * file.chunk_bytes <= budget.left(gather::MemoryUse::chunks) && 2 * chunks <= budget.vmas_left();
   return choose_read_path(Access::load, facts).path;

@@ -14,6 +14,7 @@
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/futex.h"
 #include "lmdbio/cache/image.h"
+#include "lmdbio/gather/cached_engine.h"
 #include "lmdbio/gather/memory_budget.h"
 #include "lmdbio/io/extents.h"
 #include "lmdbio/io/open_file.h"
@@ -87,14 +88,18 @@ struct Backing {
   /// The image of the file in the cache on local disk, or null.  If `file` is the image itself, it has all of
   /// the database.  Otherwise reads go through it (gather/cached_engine.h).
   std::shared_ptr<cache::Image> image;
+  /// The file as the server of the node brings it, or null.
+  std::shared_ptr<gather::ServedFile> served;
 
   Backing(std::shared_ptr<const OpenFile> f, const File* past_page_cache, int programs_fd,
-          std::shared_ptr<cache::Image> i)
+          gather::Sources sources)
       : file(std::move(f)),
         buffered(file->buffered()),
         direct(past_page_cache),
         residency(file->residency(programs_fd)),
-        image(std::move(i)) {}
+        image(std::move(sources.image)),
+        served(std::move(sources.served)) {}
+  gather::Sources sources() const noexcept { return {image, served}; }
 };
 
 /// State of a file that is read ahead.  Made by Prefetcher::open().  Members are constant or guarded by the
@@ -139,12 +144,14 @@ struct WindowFile : std::enable_shared_from_this<WindowFile> {
   /// True if the window maps an image instead of the database file.
   bool is_image() const noexcept { return is_image(backing()); }
   bool is_image(const Backing& b) const noexcept { return b.file != database.file; }
-  /// True if reads take from an image what it has: it is compressed, or lacks some chunks.
-  bool reads_through_image() const noexcept { return backing().image != nullptr && !is_image(); }
+  /// True if reads take from other sources what these have: from an image that is compressed or lacks some chunks,
+  /// or from the server of the node.
+  bool reads_through_sources() const noexcept { return backing().sources() && !is_image(); }
   /// Counts reads of a backing.
   void count(const Backing& b, const ReadCounts& reads) noexcept {
     stats.add_reads(reads);
     if (b.image != nullptr) b.image->count_into(stats, is_image(b) ? reads.bytes : 0);
+    if (b.served != nullptr) b.served->count_into(stats);
   }
   const bool local;               ///< on a local file system
   const std::uint64_t readahead;  ///< size of the kernel's read-ahead for page faults, in bytes

@@ -144,9 +144,9 @@ class General(Case):
         for args, output in (((), "no process of this user shares a file on this node\n"), (("--clean",), "0 tables removed, 0 chunk files removed, statistics of 0 processes removed\n")):
             done = alone(*ps, *args)
             self.assertEqual((done.returncode, done.stdout, done.stderr), (0, output, ""))
-        self.assertEqual(json.loads(alone(*ps, "--json").stdout), {"tables": []})
+        self.assertEqual(json.loads(alone(*ps, "--json").stdout), {"tables": [], "server": None})
         self.assertEqual(json.loads(alone(*ps, "--clean", "--json").stdout),
-                         {"removed": 0, "removed_chunk_files": 0, "removed_statistics": 0})
+                         {"removed": 0, "removed_chunk_files": 0, "removed_statistics": 0, "removed_server": False})
 
     def test_a_closed_output_is_an_error(self):
         with open("/dev/full", "w", encoding="utf-8") as full:

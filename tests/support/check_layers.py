@@ -29,6 +29,7 @@ LAYERS = {
     "lmdbio/records": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/cache", "lmdbio/node/counter_board.h", "lmdbio/gather", "lmdbio/tree", PUBLIC],
     "lmdbio/stats": ["lmdbio/base", "lmdbio/node", "lmdbio/window", "lmdbio/tree", "lmdbio/records"],
     "lmdbio/ranks": ["lmdbio/base", "lmdbio/io", "lmdbio/node", "lmdbio/records", PUBLIC],
+    "lmdbio/serve": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/gather", "lmdbio/ranks"],
     "lmdbio/cli": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/window", "lmdbio/tree",
                    "lmdbio/check", "lmdbio/records", "lmdbio/stats", "lmdbio/ranks", PUBLIC],
     "compat": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/gather", "lmdbio/window", "lmdbio/ahead",
@@ -42,7 +43,7 @@ LAYERS = {
 }
 # System headers that only these folders may include.
 RESTRICTED = [
-    (re.compile(r"mpi\.h$"), ["lmdbio/ranks", "lmdbio/include", "lmdbio/python", "bench", "tests", "caffe_patch"]),
+    (re.compile(r"mpi\.h$"), ["lmdbio/ranks", "lmdbio/serve", "lmdbio/include", "lmdbio/python", "bench", "tests", "caffe_patch"]),
     (re.compile(r"liburing"), ["lmdbio/io", "bench", "tests"]),
     (re.compile(r"(?:lz4|zstd)\w*\.h$"), ["lmdbio/cache", "bench", "tests"]),
     (re.compile(r"lmdb\.h$"), ["lmdbio/format", "lmdbio/ahead", "lmdbio/tree", "lmdbio/records", "lmdbio/cli", "lmdbio/include", "lmdbio/python",
@@ -71,7 +72,7 @@ ONLY = [
 ]
 # The table from modules to tests, and the folders whose modules it has to name.
 TABLE = "docs/tests.md"
-TESTED = [f"lmdbio/{f}" for f in ("base", "format", "io", "node", "cache", "gather", "window", "ahead", "tree", "check", "records", "ranks", "stats")] + ["compat"]
+TESTED = [f"lmdbio/{f}" for f in ("base", "format", "io", "node", "cache", "gather", "window", "ahead", "tree", "check", "records", "ranks", "serve", "stats")] + ["compat"]
 TEST = (".cc", ".c", ".py")
 SOURCE = (".h", ".cc", ".c", ".cpp", ".hpp")
 SKIPPED = {"build", ".git", "__pycache__"}

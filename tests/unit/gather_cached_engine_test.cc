@@ -37,7 +37,7 @@ class CachedEngineTest : public testing::CacheCase {
   }
   /// Reads all of the database by a queue of this kind.  Returns whether the bytes are `want`.
   bool reads(ReadKind kind, bool copies, const std::vector<std::byte>& want) {
-    Queues queues(db_.file(), cached_engines(image_, copies));
+    Queues queues(db_.file(), cached_engines({image_, nullptr}, copies));
     queues.set_file_bytes(kBytes);
     const auto queue = queues.get(kind, &name_);
     if (!queue) return false;

@@ -1,0 +1,102 @@
+#include "lmdbio/gather/served_file.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "lmdbio/base/config.h"
+#include "lmdbio/base/log.h"
+#include "lmdbio/cache/image.h"
+
+namespace lmdbio::gather {
+
+namespace {
+
+/// A request lies in one of these pieces of a file: a server asks one other server for it.
+constexpr std::uint64_t kPiece = std::uint64_t{4} << 20;
+/// Pieces of the file that are examined, and how much of each.
+constexpr unsigned kSamples = 16;
+constexpr std::uint64_t kSampleBytes = std::uint64_t{64} << 10;
+
+/// Returns the path of the open file, or "".
+std::string path_of(const File& file) {
+  char path[PATH_MAX];
+  ssize_t n = -1;
+  (void)file.with_fd([&](int fd) noexcept {
+    char link[32];
+    (void)std::snprintf(link, sizeof link, "/proc/thread-self/fd/%d", fd);
+    n = ::readlink(link, path, sizeof path);
+  });
+  return n > 0 && static_cast<std::size_t>(n) < sizeof path ? std::string(path, static_cast<std::size_t>(n))
+                                                            : std::string();
+}
+
+bool is_in_page_cache(const OpenFile& file, std::uint64_t bytes) noexcept {
+  const Residency residency = file.residency(-1, Residency::Sampling::no);
+  unsigned resident = 0;
+  for (unsigned i = 0; i < kSamples; ++i)
+    if (residency.share(bytes / kSamples * i, std::min(kSampleBytes, bytes)).value_or(0) > 0.5) ++resident;
+  return resident > kSamples / 2;
+}
+
+}  // namespace
+
+std::shared_ptr<ServedFile> ServedFile::get(const std::shared_ptr<const OpenFile>& file, const char* path,
+                                            std::uint64_t snapshot) noexcept {
+  if (file->local() || config().node == NodeMode::off) return nullptr;
+  const std::shared_ptr<node::Service> service = node::Service::get();
+  if (service == nullptr) return nullptr;
+  try {
+    cache::DatabaseState state{file, path, snapshot};
+    const auto contents = cache::contents_of(state);
+    if (!contents || is_in_page_cache(*file, state.used_bytes)) return nullptr;
+    const std::string full = path_of(file->base());
+    if (full.empty()) return nullptr;
+    const node::ServedState served{*contents, snapshot, state.page_bytes, state.used_bytes};
+    std::shared_ptr<ServedFile> made(new ServedFile(service, full, served));
+    if (made->is_open() || !made->refused_) return made;
+    log_line(LogLevel::info,
+             "%s: the server of this node does not serve the file, because it sees another one", path);
+    return nullptr;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+// Announces the file if that has not been done yet.  Returns whether it is done.
+bool ServedFile::is_open() noexcept {
+  if (number_.load(std::memory_order_acquire) != kNotOpen) return true;
+  if (refused_.load(std::memory_order_relaxed)) return false;
+  if (opening_.exchange(true)) return false;  // another thread announces it
+  const Result<std::uint32_t> number = service_->open(path_, state_);
+  if (number)
+    number_.store(number.value(), std::memory_order_release);
+  else if (number.error().raw() == ENOTSUP)
+    refused_.store(true, std::memory_order_relaxed);
+  opening_.store(false);
+  return number.has_value();
+}
+
+std::size_t ServedFile::read(std::uint64_t offset, MutableBytes to) noexcept {
+  if (!is_open()) return 0;
+  std::size_t done = 0;
+  while (done < to.size()) {
+    const std::uint64_t at = offset + done;
+    const std::size_t most =
+        std::min({to.size() - done, node::kServiceBytes, static_cast<std::size_t>(kPiece - at % kPiece)});
+    const Result<std::size_t> n = service_->read(number_, state_, at, to.subspan(done, most));
+    if (!n || n.value() == 0) break;
+    done += n.value();
+    if (n.value() < most) break;
+  }
+  read_ += done;
+  return done;
+}
+
+}  // namespace lmdbio::gather

@@ -1,0 +1,70 @@
+// A database file of which the server of the node brings bytes from other nodes (node/service.h).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "lmdbio/base/bytes.h"
+#include "lmdbio/base/counter.h"
+#include "lmdbio/io/open_file.h"
+#include "lmdbio/io/range_reader.h"
+#include "lmdbio/node/service.h"
+
+namespace lmdbio::gather {
+
+/// One snapshot of a database file.  Any thread.
+class ServedFile {
+ public:
+  /// Returns the file, or nullptr if it is not served: there is no server or no other node, the file system
+  /// is local, most of the file is in the page cache, the snapshot is not the newest one, or the server
+  /// refuses the file. `path`: for messages.  Call it with no lock held.  Blocks.
+  static std::shared_ptr<ServedFile> get(const std::shared_ptr<const OpenFile>& file, const char* path,
+                                         std::uint64_t snapshot) noexcept;
+
+  /// Reads bytes of the file.  Returns how many bytes were read, which may be fewer, or 0 if the server
+  /// brings none. Blocks, as node::Service::read().
+  std::size_t read(std::uint64_t offset, MutableBytes to) noexcept;
+  /// Returns whether read() is likely to bring bytes.
+  bool answers() const noexcept { return !refused_.load(std::memory_order_relaxed) && service_->answers(); }
+  /// Copies counts of this process to a record of statistics.
+  template <class Statistics>
+  void count_into(Statistics& to) const noexcept {
+    to.server_read.raise_to(read_);
+  }
+
+ private:
+  ServedFile(std::shared_ptr<node::Service> service, std::string path,
+             const node::ServedState& state) noexcept
+      : service_(std::move(service)), path_(std::move(path)), state_(state) {}
+  bool is_open() noexcept;
+
+  static constexpr std::uint32_t kNotOpen = ~0u;
+  const std::shared_ptr<node::Service> service_;
+  const std::string path_;
+  const node::ServedState state_;
+  std::atomic<std::uint32_t> number_{kNotOpen};
+  std::atomic<bool> refused_{false}, opening_{false};
+  Counter read_;  ///< bytes that the server has brought
+};
+
+/// Reads what the server brings, and everything else with another reader.
+class ServedReader final : public RangeReader {
+ public:
+  ServedReader(std::shared_ptr<ServedFile> served, std::unique_ptr<RangeReader> file) noexcept
+      : served_(std::move(served)), file_(std::move(file)) {}
+
+  long fill(std::uint64_t offset, MutableBytes to) noexcept override {
+    if (const std::size_t n = served_->read(offset, to); n != 0) return static_cast<long>(n);
+    return file_->fill(offset, to);
+  }
+  unsigned threads() const noexcept override { return file_->threads(); }
+
+ private:
+  const std::shared_ptr<ServedFile> served_;
+  const std::unique_ptr<RangeReader> file_;
+};
+
+}  // namespace lmdbio::gather

@@ -1,0 +1,191 @@
+// The files of the file system, as a server reads them: past the page cache if possible.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <future>
+#include <list>
+#include <new>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "lmdbio/base/align.h"
+#include "lmdbio/base/mapping.h"
+#include "lmdbio/format/layout.h"
+#include "lmdbio/gather/queues.h"
+#include "lmdbio/io/content_state.h"
+#include "lmdbio/io/open_file.h"
+#include "lmdbio/serve/home_files.h"
+
+namespace lmdbio::serve {
+
+namespace {
+
+using gather::ReadKind;
+
+class FileBlock final : public Block {
+ public:
+  FileBlock(std::uint64_t offset, std::size_t bytes, Mapping memory, std::size_t before) noexcept
+      : Block(offset), bytes_(bytes), memory_(std::move(memory)), before_(before) {}
+  bool is_done() const noexcept override { return group.done(); }
+  Status status() const noexcept override { return group.status; }
+  Bytes bytes() const noexcept override { return {memory_.data() + before_, bytes_}; }
+  std::byte* memory() const noexcept { return memory_.data(); }
+
+  ReadGroup group;
+
+ private:
+  const std::size_t bytes_;
+  const Mapping memory_;
+  const std::size_t before_;  ///< bytes that are read before offset(), for the alignment
+};
+
+enum class Contents : unsigned char { same, other, unknown };
+
+/// Compares the contents of a file with those of a state.  Reads the file.
+Contents compare(const OpenFile& file, const node::ServedState& state) noexcept {
+  try {
+    const auto contents = content_state(file.base(), format::kMetaPages * state.page_bytes, state.snapshot);
+    if (!contents) return Contents::unknown;
+    return *contents == state.contents ? Contents::same : Contents::other;
+  } catch (const std::bad_alloc&) {
+    return Contents::unknown;
+  }
+}
+
+/// Calls `f` in a thread of its own.  Returns an invalid future if there is none.
+template <class F>
+auto in_thread(F&& f) -> std::future<decltype(f())> {
+  try {
+    return std::async(std::launch::async, std::forward<F>(f));
+  } catch (const std::system_error&) {
+    return {};
+  }
+}
+
+template <class T>
+bool is_under_way(const std::future<T>& f) noexcept {
+  return f.valid() && f.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+}
+
+/// A file.  Threads of its own open and compare it, because these reads wait behind others.
+class SystemFile final : public HomeFile {
+ public:
+  SystemFile(std::string path, const node::ServedState& state)
+      : state_(state), opening_(in_thread([path = std::move(path), state] { return open(path, state); })) {}
+  ~SystemFile() override {
+    if (queue_ != nullptr) queue_->drop_all();
+  }
+  SystemFile(const SystemFile&) = delete;
+  SystemFile& operator=(const SystemFile&) = delete;
+
+  std::optional<Status> opened() noexcept override {
+    if (is_under_way(opening_)) return {};
+    if (opening_.valid()) opened_ = start(opening_.get());
+    return opened_;
+  }
+
+  std::uint64_t size() const noexcept override { return size_; }
+
+  Result<std::shared_ptr<Block>> read(std::uint64_t offset, std::size_t bytes) noexcept override {
+    try {
+      const Extent extent{offset, bytes};
+      Result<Mapping> memory = Mapping::zeroed(queue_->room(extent));
+      if (!memory) return memory.error();
+      const auto before = static_cast<std::size_t>(offset - align_down(offset, queue_->alignment()));
+      const auto block = std::make_shared<FileBlock>(offset, bytes, std::move(memory).value(), before);
+      reading_.push_back(block);
+      if (const Status st = queue_->add(block->group, extent, block->memory()); !st.ok()) {
+        reading_.pop_back();
+        return st;
+      }
+      queue_->submit();
+      return std::shared_ptr<Block>(block);
+    } catch (const std::bad_alloc&) {
+      return Status::from_errno(ENOMEM);
+    }
+  }
+
+  bool start_check() noexcept override {
+    if (is_under_way(checking_)) return false;
+    take_check();
+    checking_ = in_thread([file = file_, state = state_] { return compare(*file, state); });
+    return checking_.valid();
+  }
+
+  bool is_current() noexcept override {
+    if (!is_under_way(checking_)) take_check();
+    return is_current_;
+  }
+
+  bool is_busy() const noexcept override {
+    return is_under_way(opening_) || is_under_way(checking_) || !reading_.empty();
+  }
+
+  bool poll() noexcept override {
+    if (reading_.empty()) return false;
+    const std::size_t before = queue_->in_flight() + queue_->waiting();
+    queue_->pump();
+    reading_.remove_if([](const std::shared_ptr<FileBlock>& b) { return b->is_done(); });
+    return queue_->in_flight() + queue_->waiting() < before;
+  }
+
+ private:
+  struct Opened {
+    Status status;
+    std::shared_ptr<const OpenFile> file;
+    std::uint64_t size = 0;
+  };
+
+  static Opened open(const std::string& path, const node::ServedState& state) noexcept {
+    Result<std::shared_ptr<const OpenFile>> file = OpenFile::open(path.c_str());
+    if (!file) return {file.error(), nullptr};
+    if (compare(*file.value(), state) != Contents::same) return {Status::from_errno(ESTALE), nullptr};
+    const Result<std::uint64_t> size = file.value()->base().size();
+    if (!size) return {size.error(), nullptr};
+    (void)file.value()->direct();  // opens and tries it
+    return {{}, std::move(file).value(), size.value()};
+  }
+
+  Status start(Opened opened) noexcept {
+    if (!opened.status.ok()) return opened.status;
+    file_ = std::move(opened.file);
+    size_ = opened.size;
+    const ReadKind kind = file_->direct() != nullptr ? ReadKind::chunk_direct : ReadKind::chunk_cached;
+    Result<std::unique_ptr<ReadQueue>> queue = gather::make_queue(kind, *file_, size_);
+    if (!queue) return queue.error();
+    queue_ = std::move(queue).value();
+    return {};
+  }
+
+  // The check has ended, if there was one.
+  void take_check() noexcept {
+    if (checking_.valid() && checking_.get() == Contents::other) is_current_ = false;
+  }
+
+  const node::ServedState state_;
+  std::future<Opened> opening_;  ///< valid until the file is open
+  Status opened_ = Status::from_errno(EAGAIN);
+  std::shared_ptr<const OpenFile> file_;
+  std::uint64_t size_ = 0;
+  std::unique_ptr<ReadQueue> queue_;
+  std::list<std::shared_ptr<FileBlock>> reading_;  ///< the queue writes to their memory
+  std::future<Contents> checking_;
+  bool is_current_ = true;
+};
+
+class FileSystem final : public HomeFiles {
+ public:
+  std::unique_ptr<HomeFile> open(const std::string& path, const node::ServedState& state) override {
+    return std::make_unique<SystemFile>(path, state);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<HomeFiles> file_system() { return std::make_unique<FileSystem>(); }
+
+}  // namespace lmdbio::serve

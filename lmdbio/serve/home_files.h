@@ -1,0 +1,67 @@
+// Interface to the database files of a node, for its server.  The file system and models of it implement it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lmdbio/base/bytes.h"
+#include "lmdbio/base/result.h"
+#include "lmdbio/node/service.h"
+
+namespace lmdbio::serve {
+
+/// A range of a database file and its bytes.  A reader of the bytes shares the ownership.
+class Block {
+ public:
+  virtual ~Block() = default;
+  virtual bool is_done() const noexcept = 0;
+  /// Returns the outcome of the read.  Requires is_done().
+  virtual Status status() const noexcept = 0;
+  /// Returns the bytes from offset() on.  Requires is_done().
+  virtual Bytes bytes() const noexcept = 0;
+  std::uint64_t offset() const noexcept { return offset_; }
+
+ protected:
+  explicit Block(std::uint64_t offset) noexcept : offset_(offset) {}
+
+ private:
+  const std::uint64_t offset_;
+};
+
+/// A database file.  One thread.  No function waits.
+class HomeFile {
+ public:
+  virtual ~HomeFile() = default;
+  /// Returns whether the file could be opened, or nullopt as long as it is being opened.  Errors: ESTALE if
+  /// its contents are not those that were asked for; as open(2).
+  virtual std::optional<Status> opened() noexcept = 0;
+  /// Returns the length of the file when it was opened, in bytes.  The functions from here on require that
+  /// the file is open.
+  virtual std::uint64_t size() const noexcept = 0;
+  /// Starts to read `bytes` bytes from `offset` on.  The file must outlive the read.  Errors: ENOMEM.
+  virtual Result<std::shared_ptr<Block>> read(std::uint64_t offset, std::size_t bytes) noexcept = 0;
+  /// Starts to compare the contents of the file with those that it was opened with.  Returns false if it did
+  /// not: the last check is under way, or there is no thread.
+  virtual bool start_check() noexcept = 0;
+  /// Returns false if a check has found other contents.  A check that cannot read the file finds nothing.
+  virtual bool is_current() noexcept = 0;
+  /// Returns whether an open, a check or a read is under way.  Else the destructor does not wait.
+  virtual bool is_busy() const noexcept = 0;
+  /// Advances the reads.  Returns whether a request has ended; a read may consist of several.
+  virtual bool poll() noexcept = 0;
+};
+
+/// The files of a node.  One thread.
+class HomeFiles {
+ public:
+  virtual ~HomeFiles() = default;
+  /// Starts to open a file.  Never waits.  May throw bad_alloc.
+  virtual std::unique_ptr<HomeFile> open(const std::string& path, const node::ServedState& state) = 0;
+};
+
+/// Returns the files of the file system.  May throw bad_alloc.
+std::unique_ptr<HomeFiles> file_system();
+
+}  // namespace lmdbio::serve

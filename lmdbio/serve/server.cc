@@ -1,0 +1,331 @@
+#include "lmdbio/serve/server.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "lmdbio/base/mix.h"
+#include "lmdbio/serve/server_parts.h"
+
+namespace lmdbio::serve {
+
+namespace {
+
+using Request = node::ServiceRequests::Request;
+using Kind = node::ServiceRequests::Kind;
+
+enum Channel : unsigned {
+  kQuestions,
+  kAnswers,  ///< tells of the bytes that follow on kBytes
+  kBytes,
+};
+
+/// Questions and answers that may arrive at the same time.
+constexpr std::size_t kQuestionsAtOnce = 32, kAnswersAtOnce = node::kServiceSlots;
+/// Bytes that are read, but not kept, beyond which no request is accepted.
+constexpr std::uint64_t kMostTransient = std::uint64_t{64} << 20;
+/// How long a home that did not answer is not asked, in ns.  Each pause is twice as long as the one before,
+/// less an eighth for each answer in between.  The first pause ends when the home says that it works.
+constexpr std::int64_t kFirstPause = 1'000'000'000, kLongestPause = 60'000'000'000;
+/// The longest time between two steps that counts as waiting, in ns: a server that does not run hears
+/// nothing.
+constexpr std::int64_t kMostStep = 10'000'000;
+constexpr std::int64_t kLookEvery = 1'000'000'000;
+/// How long after its last question a server is told that this one works, in ns.
+constexpr std::int64_t kTold = 5'000'000'000;
+/// How long an answer may take in all, in ns.
+constexpr std::int64_t kLongestQuestion = 10'000'000'000;
+
+}  // namespace
+
+std::uint32_t home_of(const node::ServedState& file, std::uint64_t chunk, std::uint32_t ranks) noexcept {
+  const std::uint64_t row = chunk / ranks;
+  return static_cast<std::uint32_t>((chunk + mix(file.contents[0] + row)) % ranks);
+}
+
+Server::Server(node::ServiceRequests& programs, ranks::Transport& transport, HomeFiles& files,
+               const Settings& settings) noexcept
+    : programs_(programs), transport_(transport), home_(files), settings_(settings) {}
+
+Server::~Server() = default;
+
+bool Server::has_ended() const noexcept {
+  const auto is_busy = [](const std::unique_ptr<File>& f) {
+    return f->home != nullptr && f->home->is_busy();
+  };
+  return waiting_.empty() && sending_.empty() && arriving_.empty() &&
+         std::none_of(files_.begin(), files_.end(), is_busy);
+}
+
+bool Server::end() {
+  (void)transport_.poll();
+  bool all = true;
+  const auto cancel = [&](ranks::Operation& op) {
+    if (!op.done()) transport_.cancel(op);
+    all = all && op.done();
+  };
+  for (Incoming<Question>& q : questions_) cancel(q.op);
+  for (Incoming<Answer>& a : answers_) cancel(a.op);
+  return all;
+}
+
+bool Server::is_busy() const noexcept {
+  return !waiting_.empty() || !sending_.empty() ||
+         std::any_of(asked_.begin(), asked_.end(), [](const Asked& a) { return a.request.has_value(); });
+}
+
+Status Server::start() {
+  asked_.resize(node::kServiceSlots);
+  questions_.resize(kQuestionsAtOnce);
+  answers_.resize(kAnswersAtOnce);
+  const auto receive = [&](auto& incoming, unsigned channel) {
+    const MutableBytes room = std::as_writable_bytes(std::span(&incoming.message, 1));
+    if (failed_.ok()) failed_ = transport_.receive(ranks::kAnyRank, channel, room, incoming.op);
+  };
+  for (Incoming<Question>& q : questions_) receive(q, kQuestions);
+  for (Incoming<Answer>& a : answers_) receive(a, kAnswers);
+  return failed_;
+}
+
+bool Server::may_accept() const noexcept {
+  std::uint64_t transient = 0;
+  for (const Waiting& w : waiting_) transient += w.bytes;
+  for (const std::unique_ptr<File>& f : files_)
+    for (const auto& [question, from] : f->questions) transient += question.bytes;
+  return transient < kMostTransient;
+}
+
+// Takes the messages that have arrived, in the sequence of the receives, and receives again.
+template <class Message, class Accept>
+Status Server::take(std::deque<Incoming<Message>>& incoming, unsigned channel, Accept&& accept) {
+  while (!incoming.empty() && incoming.front().op.done()) {
+    const ranks::Operation op = incoming.front().op;
+    if (!op.status.ok()) return op.status;
+    const Message message = incoming.front().message;
+    incoming.pop_front();
+    incoming.emplace_back();
+    const MutableBytes room = std::as_writable_bytes(std::span(&incoming.back().message, 1));
+    if (const Status st = transport_.receive(ranks::kAnyRank, channel, room, incoming.back().op); !st.ok())
+      return st;
+    accept(message, op);
+    if (!may_accept()) break;
+  }
+  return {};
+}
+
+Status Server::step() {
+  const auto note = [this](Status st) {
+    if (failed_.ok() && !st.ok()) failed_ = st;
+  };
+  const std::int64_t now = settings_.now();
+  waited_ += std::min(now - std::exchange(last_step_ns_, now), kMostStep);
+  note(transport_.poll());
+  for (const std::unique_ptr<File>& f : files_) advance(*f);
+  if (failed_.ok())
+    note(take(answers_, kAnswers,
+              [&](const Answer& a, const ranks::Operation& op) { note(accept_answer(a, op.from)); }));
+  for (auto a = arriving_.begin(); a != arriving_.end();) {
+    if (!a->op.done()) {
+      ++a;
+      continue;
+    }
+    const bool good = a->op.status.ok() && a->op.bytes == a->size;
+    // Else the bytes of later answers would be taken for those of others.
+    if (!good) note(a->op.status.ok() ? Status::from_errno(EPROTO) : a->op.status);
+    if (a->wanted && good) {
+      Asked& asked = asked_[a->slot];
+      counts_.from_nodes += a->size;
+      counts_.to_programs += a->size;
+      programs_.finish(*asked.request, static_cast<std::int64_t>(a->size), {a->bytes.get(), a->size});
+      asked.request.reset();
+      Peer& home = peers_[a->from];
+      home.pause -= (home.pause + 7) / 8;
+    } else if (a->wanted) {
+      read_alone(a->slot);
+    }
+    a = arriving_.erase(a);
+  }
+  for (const Sending& sent : sending_)
+    if (sent.op.done()) note(sent.op.status);
+  std::erase_if(sending_, [](const Sending& s) { return s.op.done(); });
+
+  for (unsigned slot = 0; slot < asked_.size(); ++slot) {
+    Asked& asked = asked_[slot];
+    if (!asked.request) continue;
+    Peer& home = peers_[asked.home];
+    const bool hangs = waited_ - asked.since >= kLongestQuestion;
+    if (failed_.ok() && !hangs && waited_ - std::max(asked.since, home.heard) < settings_.patience) continue;
+    if (now >= home.silent_until) {
+      // A home that works, but does not answer, is not asked again as soon as it says that it works.
+      home.pause = std::clamp(2 * home.pause, hangs ? 2 * kFirstPause : kFirstPause, kLongestPause);
+      home.silent_until = now + home.pause;
+    }
+    read_alone(slot);
+  }
+
+  if (failed_.ok() && may_accept())
+    note(take(questions_, kQuestions, [&](const Question& q, const ranks::Operation& op) {
+      if (op.bytes >= offsetof(Question, path) && q.path_bytes <= kMostPath && q.size() <= op.bytes)
+        accept_question(q, op.from);
+    }));
+  while (!ending_ && may_accept()) {
+    const std::optional<Request> request = programs_.next();
+    if (!request) break;
+    accept_program(*request);
+  }
+  for (std::size_t i = 0; i < waiting_.size();) {
+    if (!waiting_[i].block->is_done()) {
+      ++i;
+      continue;
+    }
+    const Waiting waiting = std::move(waiting_[i]);
+    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(i));
+    give(waiting);
+  }
+  if (has_read_ && !ending_ && now >= next_sign_ns_) show_work(now);
+  if (now >= next_look_ns_) {
+    next_look_ns_ = now + kLookEvery;
+    programs_.free_slots_of_dead();
+    programs_.show_counts(counts_);
+    for (const std::unique_ptr<File>& f : files_) look_at(*f);
+  }
+  return failed_;
+}
+
+// Tells others that this server works: its own programs, and servers that may wait for an answer.  A server
+// whose reads do not end tells nothing, even if it lives.
+void Server::show_work(std::int64_t now) {
+  has_read_ = false;
+  next_sign_ns_ = now + settings_.patience / 4;
+  programs_.show_work();
+  for (auto& [rank, peer] : peers_)
+    if (peer.asked != 0 && now - peer.asked < kTold && now - peer.answered >= settings_.patience / 4)
+      answer(rank, {Answer::Kind::working, 0, 0, 0}, {}, {});
+}
+
+void Server::accept_program(const Request& request) {
+  if (request.kind == Kind::open) {
+    const std::string path = programs_.path(request);
+    if (path.empty() || path.size() > kMostPath || path.find('\0') != std::string::npos)
+      return programs_.finish(request, -EINVAL, std::as_bytes(std::span(path)));
+    File& file = *find_or_open(path, request.state);
+    if (file.opened)
+      finish_open(request, file);
+    else
+      file.openers.push_back(request);
+    return;
+  }
+  const std::uint64_t chunk = request.offset / kChunkBytes;
+  if (request.kind != Kind::read || request.file >= files_.size() || request.bytes == 0 ||
+      request.offset % kChunkBytes + request.bytes > kChunkBytes ||
+      !(files_[request.file]->state == request.state))
+    return programs_.finish(request, -EINVAL, {});
+  File& file = *files_[request.file];
+  const std::uint32_t ranks = transport_.ranks(), home = home_of(file.state, chunk, ranks);
+  const bool asks = home != transport_.rank() && failed_.ok() && !file.refused.contains(home) &&
+                    settings_.now() >= peers_[home].silent_until;
+  if (asks && ask(request, home).ok()) return;
+  if (home != transport_.rank()) counts_.alone += request.bytes;
+  if (!read_here({request, transport_.rank(), 0, 0, &file, nullptr, request.offset, request.bytes},
+                 home == transport_.rank()))
+    programs_.finish(request, -EIO, {});
+}
+
+// Asks the home for the bytes of a program's request.
+Status Server::ask(const Request& request, std::uint32_t home) {
+  File& file = *files_[request.file];
+  Question question{};
+  question.state = file.state;
+  question.offset = request.offset;
+  question.bytes = static_cast<std::uint32_t>(request.bytes);
+  question.slot = request.slot;
+  question.number = ++numbers_;
+  if (!file.told.contains(home)) {
+    question.path_bytes = static_cast<std::uint32_t>(file.path.size());
+    std::memcpy(question.path, file.path.data(), file.path.size());
+  }
+  const Bytes bytes = std::as_bytes(std::span(&question, 1)).first(question.size());
+  sending_.push_back({{}, {bytes.begin(), bytes.end()}, {}});
+  if (const Status st = transport_.send(home, kQuestions, sending_.back().bytes, sending_.back().op);
+      !st.ok()) {
+    sending_.pop_back();
+    return st;
+  }
+  file.told.insert(home);
+  asked_[request.slot] = {request, home, question.number, waited_};
+  return {};
+}
+
+// Reads from this node's file system what a home was asked for.
+void Server::read_alone(unsigned slot) {
+  const Request request = *std::exchange(asked_[slot], {}).request;
+  File& file = *files_[request.file];
+  counts_.alone += request.bytes;
+  for (Arriving& a : arriving_) a.wanted = a.wanted && a.slot != slot;
+  if (!read_here({request, transport_.rank(), 0, 0, &file, nullptr, request.offset, request.bytes}, false))
+    programs_.finish(request, -EIO, {});
+}
+
+Status Server::accept_answer(const Answer& answer, std::uint32_t from) {
+  Peer& peer = peers_[from];
+  peer.heard = waited_;
+  if (peer.pause <= kFirstPause) peer.silent_until = 0;
+  if (answer.kind == Answer::Kind::working) {
+    programs_.show_work();
+    return {};
+  }
+  Asked* const asked = answer.slot < asked_.size() ? &asked_[answer.slot] : nullptr;
+  const bool wanted = asked != nullptr && asked->request && asked->home == from &&
+                      asked->number == answer.number && answer.bytes <= asked->request->bytes;
+  if (answer.kind != Answer::Kind::bytes) {
+    if (!wanted) return {};
+    File& file = *files_[asked->request->file];
+    if (answer.kind == Answer::Kind::other_file) file.refused.insert(from);
+    file.told.erase(from);  // it may have forgotten the file
+    read_alone(answer.slot);
+    return {};
+  }
+  if (answer.bytes == 0 || answer.bytes > node::kServiceBytes) return Status::from_errno(EPROTO);
+  // Not into the slot, which may serve another request before the bytes come.
+  arriving_.push_back({{}, answer.slot, from, wanted, answer.bytes, {}});
+  Arriving& a = arriving_.back();
+  a.bytes = std::make_unique_for_overwrite<std::byte[]>(a.size);
+  if (const Status st = transport_.receive(from, kBytes, {a.bytes.get(), a.size}, a.op); !st.ok()) {
+    arriving_.pop_back();
+    return st;
+  }
+  return {};
+}
+
+void Server::accept_question(const Question& question, std::uint32_t from) {
+  peers_[from].asked = settings_.now();
+  File* const file = find_or_open(std::string(question.path, question.path_bytes), question.state);
+  if (file != nullptr && !file->opened) {
+    file->questions.emplace_back(question, from);
+    return;
+  }
+  if (file != nullptr) return answer_question(*file, question, from);
+  answer(from, {Answer::Kind::none, question.slot, question.number, 0}, {}, {});
+}
+
+void Server::answer(std::uint32_t rank, const Answer& answer, Bytes bytes,
+                    std::shared_ptr<const void> owner) {
+  if (!failed_.ok()) return;  // an answer without its bytes would give them to the next one
+  peers_[rank].answered = settings_.now();
+  const auto send = [&](unsigned channel, Bytes message) {
+    const Status st = transport_.send(rank, channel, message, sending_.back().op);
+    if (st.ok()) return true;
+    sending_.pop_back();
+    if (failed_.ok()) failed_ = st;
+    return false;
+  };
+  const Bytes head = std::as_bytes(std::span(&answer, 1));
+  sending_.push_back({{}, {head.begin(), head.end()}, {}});
+  if (!send(kAnswers, sending_.back().bytes) || bytes.empty()) return;
+  sending_.push_back({{}, {}, std::move(owner)});
+  (void)send(kBytes, bytes);
+}
+
+}  // namespace lmdbio::serve

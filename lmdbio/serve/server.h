@@ -1,0 +1,127 @@
+// The server of a node.  It answers the requests of the node's programs for bytes of database files.  Each
+// chunk of a file has a home: one of the servers, which reads the chunk from the file system, once for all
+// nodes, and keeps it in memory.  The other servers get the bytes that their programs want from the home.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "lmdbio/node/service.h"
+#include "lmdbio/ranks/transport.h"
+#include "lmdbio/serve/home_files.h"
+
+namespace lmdbio::serve {
+
+/// Bytes of a chunk.  A home reads whole chunks, as long as it has memory for them.
+inline constexpr std::uint64_t kChunkBytes = std::uint64_t{4} << 20;
+
+/// Returns the home of a chunk: of `ranks` chunks in a row, each has another home.
+std::uint32_t home_of(const node::ServedState& file, std::uint64_t chunk, std::uint32_t ranks) noexcept;
+
+/// One thread.  All functions but the constructor may throw bad_alloc.
+class Server {
+ public:
+  struct Settings {
+    std::uint64_t memory = 0;  ///< for chunks, in bytes
+    /// A home that neither answers nor says that it works for so long, in ns, is not asked for a while.
+    std::int64_t patience = 700'000'000;
+    std::int64_t (*now)() noexcept = nullptr;  ///< CLOCK_MONOTONIC in ns
+  };
+  /// All arguments must outlive the server.
+  Server(node::ServiceRequests& programs, ranks::Transport& transport, HomeFiles& files,
+         const Settings& settings) noexcept;
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  /// Starts to accept requests of other servers.  Call it once.
+  Status start();
+  /// Accepts no more requests of programs.  Answers those of other servers as long as step() is called.
+  void begin_end() noexcept { ending_ = true; }
+  /// Returns whether nothing is under way: no message to or from other servers that is known here, and no
+  /// read.
+  bool has_ended() const noexcept;
+  /// Gives up the receives of messages, once has_ended() is true for all servers.  Returns whether the
+  /// transport has none any more; call it until then, without step().  If that does not come true, neither
+  /// this object nor the transport may be destroyed.
+  bool end();
+  /// Advances everything.  Never waits.  Returns an error of the transport; programs are then served from
+  /// this node's file system only.
+  Status step();
+  /// Returns whether something is under way: call step() again soon.
+  bool is_busy() const noexcept;
+  const node::ServiceCounts& counts() const noexcept { return counts_; }
+
+ private:
+  struct File;
+  struct Question;
+  struct Answer;
+  struct Asked;
+  /// A receive of a small message.  Messages are taken in the sequence of the receives.
+  template <class Message>
+  struct Incoming;
+  struct Arriving;
+  struct Sending;
+  /// A request that waits for a block: of a program, or of another server.
+  struct Waiting {
+    node::ServiceRequests::Request request;  ///< only of a program
+    std::uint32_t rank, slot, number;        ///< only of another server
+    File* file;
+    std::shared_ptr<Block> block;
+    std::uint64_t offset;
+    std::size_t bytes;
+  };
+
+  void accept_program(const node::ServiceRequests::Request& request);
+  void accept_question(const Question& question, std::uint32_t from);
+  void answer_question(File& file, const Question& question, std::uint32_t from);
+  Status accept_answer(const Answer& answer, std::uint32_t from);
+  File* find_or_open(const std::string& path, const node::ServedState& state);
+  void advance(File& file);
+  void look_at(File& file);
+  void finish_open(const node::ServiceRequests::Request& request, const File& file);
+  bool read_here(Waiting waiting, bool keep);
+  Status ask(const node::ServiceRequests::Request& request, std::uint32_t home);
+  void read_alone(unsigned slot);
+  void give(const Waiting& waiting);
+  void answer(std::uint32_t rank, const Answer& answer, Bytes bytes, std::shared_ptr<const void> owner);
+  template <class Message, class Accept>
+  Status take(std::deque<Incoming<Message>>& incoming, unsigned channel, Accept&& accept);
+  bool may_accept() const noexcept;
+  void show_work(std::int64_t now);
+
+  node::ServiceRequests& programs_;
+  ranks::Transport& transport_;
+  HomeFiles& home_;
+  const Settings settings_;
+  Status failed_;  ///< of the transport
+  std::vector<std::unique_ptr<File>> files_;
+  std::deque<Incoming<Question>> questions_;
+  std::deque<Incoming<Answer>> answers_;
+  std::deque<Waiting> waiting_;
+  std::vector<Asked> asked_;  ///< for each slot
+  std::uint32_t numbers_ = 0;
+  std::list<Arriving> arriving_;
+  std::list<Sending> sending_;
+  /// Another server.  Times are CLOCK_MONOTONIC in ns.
+  struct Peer {
+    std::int64_t heard = 0;         ///< when it last answered, or said that it works, as waited_
+    std::int64_t asked = 0;         ///< when it last asked this server; 0: never
+    std::int64_t answered = 0;      ///< when this server last answered it, or said that it works
+    std::int64_t silent_until = 0;  ///< it is not asked before
+    std::int64_t pause = 0;         ///< how long it was not asked the last time, less for each answer, in ns
+  };
+  std::unordered_map<std::uint32_t, Peer> peers_;
+  std::int64_t next_look_ns_ = 0, next_sign_ns_ = 0, last_step_ns_ = 0;
+  std::int64_t waited_ = 0;  ///< time in which this server could hear others, in ns
+  bool has_read_ = false;    ///< since show_work()
+  bool ending_ = false;      ///< see begin_end()
+  node::ServiceCounts counts_;
+};
+
+}  // namespace lmdbio::serve

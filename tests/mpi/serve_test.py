@@ -1,0 +1,142 @@
+#!/usr/bin/python3
+"""Unmodified programs (py-lmdb) on emulated hosts, with a server on each of them: which bytes leave the file system, how often, and
+whether the programs get the right ones.
+
+    serve_test.py MPIRUN BIN LIBRARY [unittest arguments]
+
+BIN has lmdbio and lmdbio_slowfs.  Exit status 77: FUSE, namespaces, mpirun or py-lmdb are missing.
+"""
+import json
+import os
+import random
+import shlex
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+HOSTS_PROGRAM = os.path.join(TOP, "tests", "support", "emulated_hosts.py")
+MPIRUN, BIN, LIBRARY = sys.argv[1:4]
+RECORDS, VALUE, HOSTS = 600, 60000, 3
+
+# Reads all records and prints JSON: their sum, bytes that the host's file system and the server have delivered.
+READER = """
+import json, os, random, sys, zlib
+path, mount, how = sys.argv[1:4]
+import lmdb
+with lmdb.open(path, readonly=True, lock=False, subdir=False) as env, env.begin() as txn:
+    found = 0
+    if how == "walk":
+        for epoch in range(2):
+            for key, value in txn.cursor(): found = zlib.crc32(value, found)
+    else:
+        order = list(range(txn.stat()["entries"]))
+        random.Random(7).shuffle(order)
+        for i in order: found ^= zlib.crc32(txn.get(b"%08d" % i))
+with open(mount + "/.slowfs/counters") as file: counters = json.load(file)
+print(json.dumps({"sum": found, "read": counters["read"]["bytes"]}), flush=True)
+"""
+
+
+def want(values, how):
+    import zlib
+    found = 0
+    if how == "walk":
+        for _ in range(2):
+            for v in values:
+                found = zlib.crc32(v, found)
+    else:
+        for v in values:
+            found ^= zlib.crc32(v)
+    return found
+
+
+class Serve(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        import lmdb
+        cls.folder = tempfile.TemporaryDirectory(prefix="lmdbio_serve_")
+        cls.data, cls.mount = (os.path.join(cls.folder.name, d) for d in ("data", "mount"))
+        os.mkdir(cls.data)
+        os.mkdir(cls.mount)
+        cls.file = os.path.join(cls.data, "data.mdb")
+        rng = random.Random(3)
+        cls.values = [rng.randbytes(VALUE) for _ in range(RECORDS)]
+        with lmdb.open(cls.file, map_size=1 << 30, subdir=False, lock=False) as env, env.begin(write=True) as txn:
+            for i, v in enumerate(cls.values):
+                txn.put(b"%08d" % i, v, append=True)
+        with open(os.path.join(cls.folder.name, "reader.py"), "w", encoding="utf-8") as file:
+            file.write(READER)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def run_on_hosts(self, how, shell="{reader}", served=True):
+        """Runs the reader on each host.  `shell`: the command of a host; "{reader}" stands for the reader.  Returns the bytes that
+        left the file system, those of them that readers read themselves, and what the servers print."""
+        stats = os.path.join(self.folder.name, "stats")
+        if os.path.exists(stats):
+            os.remove(stats)
+        fd = os.open(self.file, os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+        slowfs = [os.path.join(BIN, "lmdbio_slowfs"), "--owner=1", "--delay-us=1000", "--", self.data, self.mount]
+        setup = (f"{shlex.join(slowfs)} </dev/null >/dev/null &\n"
+                 f"until [ -e {self.mount}/.slowfs/counters ]; do kill -0 $! || exit 1; sleep 0.01; done")
+        reader = ["env", "LD_PRELOAD=" + LIBRARY, "LMDBIO_STATS=" + stats, "/usr/bin/python3", "-B", os.path.join(self.folder.name, "reader.py"),
+                  os.path.join(self.mount, "data.mdb"), self.mount, how]
+        command = ["/bin/sh", "-c", shell.format(reader=shlex.join(reader))]
+        if served:
+            command = [os.path.join(BIN, "lmdbio"), "serve", "--stats", "--memory", "256MiB", "--", *command]
+        env = {k: v for k, v in os.environ.items() if not k.startswith("LMDBIO_") and k != "LD_PRELOAD"}
+        job = subprocess.run([sys.executable, "-B", HOSTS_PROGRAM, "--mpirun", MPIRUN, "--hosts", str(HOSTS), "--ranks", "1", "--timeout", "100",
+                              "--setup", setup, "--", *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, check=False)
+        if job.returncode == 77:
+            self.skipTest(job.stdout.strip())
+        self.assertEqual(job.returncode, 0, job.stdout + job.stderr)
+        said = [json.loads(line) for line in job.stdout.splitlines() if line.startswith("{")]
+        readers = [s for s in said if "sum" in s]
+        self.assertEqual([r["sum"] for r in readers], [want(self.values, how)] * HOSTS)
+        with open(stats, encoding="utf-8") as file:
+            done = [e["io"] for line in file for e in json.loads(line)["environments"]]
+        self.assertEqual(len(done), HOSTS)
+        themselves = sum(io["read"] - io["server_read"] for io in done)
+        return sum(r["read"] for r in readers), themselves, [s for s in said if "sum" not in s]
+
+    def test_each_byte_leaves_the_file_system_once(self):
+        size = os.path.getsize(self.file)
+        for how in ("walk", "lookups"):
+            with self.subTest(how=how):
+                read, themselves, servers = self.run_on_hosts(how)
+                self.assertEqual(len(servers), HOSTS)
+                # On a busy machine, a server or a home may not answer in time.  Then bytes are read again, and counted.
+                again = themselves + sum(s["alone"] for s in servers)
+                self.assertLessEqual(read - again, 1.05 * size)
+                for s in servers:
+                    self.assertGreaterEqual(s["to_programs"], 0.5 * size)
+                    self.assertLessEqual(s["read"] - s["alone"], 0.45 * size, "a third, and the rest of a chunk")
+
+    def test_without_servers(self):
+        read, themselves, _ = self.run_on_hosts("walk", served=False)
+        self.assertGreaterEqual(themselves, 0.9 * HOSTS * os.path.getsize(self.file))
+        self.assertGreaterEqual(read, 0.9 * HOSTS * os.path.getsize(self.file))
+
+    def test_a_server_is_stopped(self):
+        stop = 'if [ "$(hostname)" = node1 ]; then kill -STOP $PPID; {reader}; kill -CONT $PPID; else {reader}; fi'
+        read, _, _ = self.run_on_hosts("walk", stop)
+        self.assertLessEqual(read, 1.05 * HOSTS * os.path.getsize(self.file))
+
+
+if __name__ == "__main__":
+    try:
+        import lmdb  # noqa: F401
+    except ImportError:
+        print("py-lmdb is missing")
+        sys.exit(77)
+    if not os.path.exists("/dev/fuse") or not os.path.exists(os.path.join(BIN, "lmdbio_slowfs")):
+        print("FUSE is missing")
+        sys.exit(77)
+    tests = unittest.main(argv=[sys.argv[0], *sys.argv[4:]], exit=False, verbosity=2).result
+    sys.exit(77 if tests.testsRun and len(tests.skipped) == tests.testsRun else not tests.wasSuccessful())
