@@ -1,4 +1,4 @@
-// A database file of which the server of the node brings bytes from other nodes (node/service.h).
+// A database file whose bytes the server of the node brings from other nodes (node/service.h).
 #pragma once
 
 #include <atomic>
