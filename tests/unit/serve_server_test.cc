@@ -228,27 +228,25 @@ TEST(ServeHome, IsBalancedAndTheSameEverywhere) {
 }
 
 TEST(ServeServer, EachByteIsReadOnce) {
-  for (const std::uint64_t seed : {1u, 2u}) {
-    for (const unsigned n : {2u, 3u, 5u}) {
-      Nodes nodes(n, kBytes, std::uint64_t{1} << 30, seed);
-      nodes.open_everywhere();
-      for (unsigned epoch = 0; epoch < 2; ++epoch) {
-        for (unsigned i = 0; i < n; ++i)
-          for (std::uint64_t at = 0; at < kBytes; at += node::kServiceBytes)
-            while (!nodes[i].programs.read(at, node::kServiceBytes)) nodes.run();
-        nodes.run();
-        EXPECT_EQ(nodes.read(), kBytes);
-        EXPECT_EQ(nodes.wrong(), 0u);
-      }
-      for (unsigned i = 0; i < n; ++i) {
-        const node::ServiceCounts& c = nodes[i].server.counts();
-        EXPECT_EQ(c.to_programs, 2 * kBytes);
-        EXPECT_EQ(c.alone, 0u);
-        EXPECT_LE(c.read, kBytes / n + kChunkBytes);
-        const std::size_t tail = kBytes % node::kServiceBytes;
-        EXPECT_EQ((nodes[i].programs.results[{kBytes - tail, node::kServiceBytes}]),
-                  static_cast<std::int64_t>(tail));
-      }
+  for (const unsigned n : {2u, 3u, 5u}) {
+    Nodes nodes(n, kBytes, std::uint64_t{1} << 30, n);
+    nodes.open_everywhere();
+    for (unsigned epoch = 0; epoch < 2; ++epoch) {
+      for (unsigned i = 0; i < n; ++i)
+        for (std::uint64_t at = 0; at < kBytes; at += node::kServiceBytes)
+          while (!nodes[i].programs.read(at, node::kServiceBytes)) nodes.run();
+      nodes.run();
+      EXPECT_EQ(nodes.read(), kBytes);
+      EXPECT_EQ(nodes.wrong(), 0u);
+    }
+    for (unsigned i = 0; i < n; ++i) {
+      const node::ServiceCounts& c = nodes[i].server.counts();
+      EXPECT_EQ(c.to_programs, 2 * kBytes);
+      EXPECT_EQ(c.alone, 0u);
+      EXPECT_LE(c.read, kBytes / n + kChunkBytes);
+      const std::size_t tail = kBytes % node::kServiceBytes;
+      EXPECT_EQ((nodes[i].programs.results[{kBytes - tail, node::kServiceBytes}]),
+                static_cast<std::int64_t>(tail));
     }
   }
 }
