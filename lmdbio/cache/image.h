@@ -31,8 +31,8 @@ struct DatabaseState {
   std::uint64_t used_bytes = 0;  ///< bytes of the file that the snapshot uses
 };
 
-/// Returns the hash of the contents of `file` (io/content_state.h), and sets the other members.  Returns nullopt if
-/// the snapshot is not the newest one or cannot be read.  May throw bad_alloc.
+/// Returns the hash of the contents of `file` (io/content_state.h), and sets the other members.  Returns
+/// nullopt if the snapshot is not the newest one or cannot be read.  May throw bad_alloc.
 std::optional<std::array<std::uint64_t, 2>> contents_of(DatabaseState& state);
 
 /// What this process did with an image: bytes and numbers of chunks.

@@ -48,6 +48,8 @@ struct Image::InProcess {
   Status open_table(const Recipe* recipe) noexcept;
   Status open_map(const std::string& name) noexcept;
   bool has_size(Recipe recipe, bool make) const noexcept;
+  /// Waits for the table of another process that chooses the recipe.  Returns false if this one has to
+  /// choose.
   bool table_of_other() noexcept;
   /// Takes the lock of the process that chooses the recipe.  Returns false if another process has it.  A
   /// process that ends, or is killed, does not leave it behind.

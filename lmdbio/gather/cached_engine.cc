@@ -47,7 +47,7 @@ Made engine_here(const Sources& sources, const File& file, unsigned depth, Engin
 
 MakeEngine cached_engines(Sources sources, bool buffered_copies) {
   return [sources = std::move(sources), buffered_copies](const File& file, unsigned depth, EngineKind wanted,
-                                                     const char** name) -> Made {
+                                                         const char** name) -> Made {
     if (wanted == EngineKind::pread || wanted == EngineKind::single || wanted == EngineKind::single_unread)
       return engine_factory()(file, depth, wanted, name);
     if (name != nullptr) *name = sources.image != nullptr ? "cache" : "server";

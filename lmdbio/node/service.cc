@@ -25,8 +25,9 @@ using Kind = ServiceHost::Kind;
 /// the one before, less an eighth for each answer in between.  The first pause ends when the server works
 /// again.
 constexpr std::int64_t kFirstPause = 500'000'000, kLongestPause = 60'000'000'000;
-/// How long a program waits for a free slot, and sleeps between two looks, in ns.
+/// How long a program sleeps between two looks for a free slot, in ns.
 constexpr std::int64_t kLook = 500'000;
+
 /// Sleeps with the program's signal mask.  A signal handler may fork meanwhile.
 template <class Sleep>
 void sleep(Sleep&& sleeps) noexcept {

@@ -117,7 +117,7 @@ void ServiceHost::finish(const Request& request, std::int64_t result, Bytes byte
   ServiceSlotLayout& slot = layout().slots[request.slot];
   if (request.kind == Kind::read && !bytes.empty())
     std::memcpy(memory(request.slot), bytes.data(), bytes.size());
-  // Hashes what the server has, not what is in the slot: a program that was taken for dead may write there.
+  // Hashes the server's own bytes.  A program that was taken for dead may write to the slot.
   slot.hash = hash_of(SlotValue(numbers_[request.slot]), static_cast<std::uint32_t>(request.kind),
                       request.file, request.offset, request.state, bytes);
   slot.result = result;

@@ -131,7 +131,8 @@ void IoWorker::take(ReadJob&& job) {
   Staging memory;
   // A load of a whole file shares its chunks only if they come from the cache on local disk, where each
   // process would decompress them.  Chunks that the load does not get now are read when lookups need them.
-  const bool is_shared = chunk.load == 0 || (job.file->reads_through_sources() && !job.file->source->is_full());
+  const bool is_shared =
+      chunk.load == 0 || (job.file->reads_through_sources() && !job.file->source->is_full());
   const Target target = !chunk.publishes ? Target::page_cache
                         : is_shared      ? Target::memory
                                          : Target::private_memory;

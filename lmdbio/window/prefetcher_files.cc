@@ -43,8 +43,8 @@ bool is_newest(const Window& window, std::uint64_t snapshot) noexcept {
   return true;
 }
 
-/// Returns what the cache on local disk and the server of the node have of the file, or nullptr.  If the cache has all
-/// of it, `whole` receives the image as a mapping.
+/// Returns what the cache on local disk and the server of the node have of the file, or nullptr.  If the
+/// cache has all of it, `whole` receives the image as a mapping.
 std::unique_ptr<const Backing> from_sources(const Backing& database, const char* name, std::uint64_t snapshot,
                                             Mapping& whole) {
   const std::shared_ptr<cache::Image> image = cache::Image::get(database.file, name, snapshot);
@@ -86,8 +86,7 @@ Result<std::shared_ptr<WindowFile>> Prefetcher::open(const std::shared_ptr<Windo
     if (!opened) return opened.error();
     const Result<std::uint64_t> size = opened.value()->base().size();
     if (!size) return size.error();
-    const Backing database(opened.value(), wants_direct ? opened.value()->direct() : nullptr, origin.fd,
-                           {});
+    const Backing database(opened.value(), wants_direct ? opened.value()->direct() : nullptr, origin.fd, {});
     Mapping whole;
     std::unique_ptr<const Backing> cached =
         window->has_file() ? from_sources(database, name, snapshot, whole) : nullptr;
@@ -104,8 +103,9 @@ Result<std::shared_ptr<WindowFile>> Prefetcher::open(const std::shared_ptr<Windo
     facts.memory_limit = memory_.limit();
     facts.file_bytes = used_bytes;
     facts.available = memory_facts().available;
-    facts.in_cache = !whole && (backing.served != nullptr ||
-                                (backing.image != nullptr && backing.image->share_not_in_memory() >= kWorthUsing));
+    facts.in_cache =
+        !whole && (backing.served != nullptr ||
+                   (backing.image != nullptr && backing.image->share_not_in_memory() >= kWorthUsing));
     const ReadDecision decision = choose_read_path(Access::walk, facts);
     const std::size_t chunk = chunks_.chunk_bytes();
     Result<ChunkTable> table =

@@ -144,8 +144,8 @@ struct WindowFile : std::enable_shared_from_this<WindowFile> {
   /// True if the window maps an image instead of the database file.
   bool is_image() const noexcept { return is_image(backing()); }
   bool is_image(const Backing& b) const noexcept { return b.file != database.file; }
-  /// True if reads take from other sources what these have: from an image that is compressed or lacks some chunks,
-  /// or from the server of the node.
+  /// True if reads take from other sources what these have: from an image that is compressed or lacks some
+  /// chunks, or from the server of the node.
   bool reads_through_sources() const noexcept { return backing().sources() && !is_image(); }
   /// Counts reads of a backing.
   void count(const Backing& b, const ReadCounts& reads) noexcept {

@@ -417,7 +417,7 @@ TEST_F(ImageTest, ManyProcessesMayChoose) {
   EXPECT_EQ(lock.l_type, F_UNLCK) << "a process holds the lock only while it chooses";
 }
 
-// An image that nobody uses any more, before its recipe is chosen, takes what was offered.
+// An image without users takes what was offered before its recipe is chosen.
 TEST_F(ImageTest, OffersAreKeptWhileTheRecipeIsChosen) {
   if (config().cache_codec != CacheCodec::automatic)
     return;  // it is prescribed, so there is nothing to choose

@@ -1,5 +1,5 @@
-// Requests of programs to the server of their node: what is asked and answered, and what becomes of both when
-// one side is silent, dead, or finds in the segment what nobody wrote there.
+// Requests of programs to the server of their node, and their answers.  One side may be silent or dead, or
+// may overwrite the segment.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

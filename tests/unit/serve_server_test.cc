@@ -423,21 +423,21 @@ TEST(ServeServer, AReadThatFailsIsAnError) {
 
 // The network fails at each of its calls: programs are served from their own node's file system.
 TEST(ServeServer, WithoutTheNetwork) {
-  for (std::uint64_t n = 193; n < 260; n += 11) {  // 192 receives are made at the start
-    Nodes nodes(2, kBytes, std::uint64_t{1} << 30, n);
-    nodes.network.refuses_at = n;
+  const auto expect_right_bytes = [](Nodes& nodes) {
     nodes.open_everywhere();
     read_all(nodes, 0);
     read_all(nodes, 1);
     EXPECT_EQ(nodes.wrong(), 0u);
+  };
+  for (std::uint64_t n = 193; n < 260; n += 11) {  // 192 receives are made at the start
+    Nodes nodes(2, kBytes, std::uint64_t{1} << 30, n);
+    nodes.network.refuses_at = n;
+    expect_right_bytes(nodes);
   }
   for (std::uint64_t n = 1; n < 60; n += 7) {
     Nodes nodes(2, kBytes, std::uint64_t{1} << 30, n);
     nodes.network.loses_at = n;
-    nodes.open_everywhere();
-    read_all(nodes, 0);
-    read_all(nodes, 1);
-    EXPECT_EQ(nodes.wrong(), 0u);
+    expect_right_bytes(nodes);
   }
 }
 
