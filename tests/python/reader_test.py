@@ -4,9 +4,11 @@ import gc
 import os
 import pickle
 import random
+import re
 import signal
 import struct
 import subprocess
+import sys
 import threading
 import time
 
@@ -227,6 +229,30 @@ def test_values_in_the_page_cache_are_views_of_the_file(large):
     del reader
     gc.collect()
     assert rows(batches) == expected(large, ordinals)
+
+
+def test_values_that_were_read_are_where_the_kernel_wrote_them(large, tmp_path):
+    """Between the read and the program, no byte is copied."""
+    text = """
+import sys, numpy, lmdbio
+for batch in lmdbio.Reader(sys.argv[1]).stream(lmdbio.Order.shuffled(1, batch=16), bytes_as="mapped"):
+    for value in batch.values:
+        print(numpy.frombuffer(value, numpy.uint8).ctypes.data, len(value))
+"""
+    large.drop_cache()
+    log = tmp_path / "reads"
+    traced = ["strace", "-f", "-qq", "-e", "trace=pread64", "-e", "raw=pread64", "-o", str(log)]
+    run = subprocess.run([*traced, sys.executable, "-B", "-c", text, large.path], capture_output=True, text=True, check=False,
+                         env={**os.environ, "LMDBIO_IO": "direct", "LMDBIO_ENGINE": "threads"})
+    if "ptrace" in run.stderr:
+        pytest.skip("no strace")
+    assert run.returncode == 0, run.stderr
+    # Buffers are used again, so there may be several reads at an address.
+    read = {(int(m[1], 16), int(m[1], 16) + int(m[2], 16)) for m in re.finditer(r"pread64\(\w+, (0x\w+), (0x\w+)", log.read_text())}
+    values = [tuple(map(int, line.split())) for line in run.stdout.splitlines()]
+    assert len(values) == len(large.records)
+    for at, size in values:
+        assert any(begin <= at and at + size <= end for begin, end in read), hex(at)
 
 
 def test_a_view_keeps_its_batch(large):
