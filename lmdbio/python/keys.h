@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "lmdbio/python/handle.h"
 #include "lmdbio/python/made.h"
-#include "lmdbio/python/reader.h"
 
 namespace lmdbio::python {
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "lmdbio/python/batch.h"
+#include "lmdbio/python/handle.h"
 #include "lmdbio/python/made.h"
-#include "lmdbio/python/reader.h"
 
 namespace lmdbio::python {
 

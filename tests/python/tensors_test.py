@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="no python3-torch")
 
 import lmdbio  # noqa: E402
 import lmdbio.torch as lt  # noqa: E402
-from lmdbio import _tensors as tensors  # noqa: E402
+from lmdbio import _prepared as prepared, _tensors as tensors  # noqa: E402
 
 SEED = 7
 IMAGE = [("label", "<i4"), ("image", "u1", (3, 10, 10))]
@@ -254,10 +254,10 @@ def test_stop_iteration_does_not_end_an_epoch(mixed):
     assert got == list(range(448))
 
 
-@pytest.mark.parametrize("source", ["_Assembling", "_Decoding"])
+@pytest.mark.parametrize("source", ["Assembling", "Decoding"])
 def test_two_interrupts_at_once(mixed, monkeypatch, source):
     """An interrupt may come right after a batch was taken, and another one when the loader begins to clean up."""
-    kind = getattr(tensors, source)
+    kind = getattr(prepared, source)
     take, close, left = kind.take, tensors._close, []
 
     def interrupted_take(self):
@@ -266,12 +266,12 @@ def test_two_interrupts_at_once(mixed, monkeypatch, source):
             raise KeyboardInterrupt
         return batch
 
-    def interrupted_close(prepared):
+    def interrupted_close(batches):
         if left and left.pop() == "close":
             raise KeyboardInterrupt
-        close(prepared)
+        close(batches)
 
-    more = {"fields": "flat"} if source == "_Assembling" else {"decode": lambda r: r.ordinal}
+    more = {"fields": "flat"} if source == "Assembling" else {"decode": lambda r: r.ordinal}
     loader = lt.TensorLoader(mixed.path, labels=numpy.arange(1000), batch_size=10, **more)
     monkeypatch.setattr(kind, "take", interrupted_take)
     monkeypatch.setattr(tensors, "_close", interrupted_close)
@@ -284,8 +284,8 @@ def test_two_interrupts_at_once(mixed, monkeypatch, source):
         except KeyboardInterrupt:
             interrupts += 1
             continue
-        labels = batch["label"] if source == "_Assembling" else batch[1]
-        if source == "_Decoding":
+        labels = batch["label"] if source == "Assembling" else batch[1]
+        if source == "Decoding":
             assert batch[0].tolist() == labels.tolist()
         else:
             assert batch["data"][:8].numpy().tobytes() == b"%08d" % labels[0]

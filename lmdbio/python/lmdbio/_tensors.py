@@ -1,11 +1,7 @@
 """The loader whose threads assemble batches, in place of worker processes."""
-import collections
-import concurrent.futures
-import functools
 import os
-import threading
 import weakref
-from typing import Any, Callable, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy
 import torch
@@ -15,12 +11,10 @@ from ._arguments import Keys, last_of, left_out_by, number_within, whole_batch_s
 from ._fields import Columns, Datums, Flat
 from ._lmdbio import Batch, CancelledError, Record, _datum
 from ._plan import Plan
+from ._prepared import Assembling, Decoding, Fields, Functions, Prepared
 from ._ranks import Ranks
 from ._state import position_in, state_of
 from ._tickets import Paths, Samples, open_reader
-
-Fields = Union[Columns, Datums, Flat]
-_Functions = Tuple[Optional[Callable[[List[Record]], List[Any]]], Callable[[Any], Any]]
 
 
 class Datum(NamedTuple):
@@ -34,146 +28,6 @@ class Datum(NamedTuple):
     data: Any
     key: Any
     ordinal: int
-
-
-class _Assembling:
-    """Batches that threads of the library copy into tensors."""
-
-    def __init__(self, samples: Samples, fields: Fields, threads: int, ahead: int, pin: bool) -> None:
-        self._samples, self._fields, self._pin = samples, fields, pin
-        self._assembler = samples.reader._assembler(fields.layout, threads, ahead + 2)
-        self._pinned: Deque[Optional[torch.Tensor]] = collections.deque()
-        self._streams = False
-
-    def has_room(self) -> bool:
-        """Returns whether there is memory for another batch.  If so, reserves it."""
-        # The threads find out for themselves whether there is memory for another buffer of the library.
-        return not self._pin or not self._fields.bytes or self._assembler.reserve(self._fields.bytes)
-
-    def request(self, plan: Plan, epoch: int, k: int) -> None:
-        # PyTorch manages pinned memory: it does not use memory again before copies to the device have ended.
-        pinned = torch.empty(self._fields.bytes, dtype=torch.uint8, pin_memory=True) if self._pin and self._fields.bytes else None
-        to = 0 if pinned is None else pinned.data_ptr()
-        self._pinned.append(pinned)
-        if k < plan.streamed:
-            if k == 0 or not self._streams:
-                self._assembler.open(plan.order(epoch, k))
-                self._streams = True
-            self._assembler.add(to)
-        else:
-            self._assembler.add_ordinals(plan.samples(epoch, k), to)
-
-    def take(self) -> Any:
-        count, memory = self._assembler.next()
-        raw = self._pinned.popleft()
-        if raw is None:
-            raw = torch.from_numpy(numpy.frombuffer(memory, numpy.uint8))
-        return self._fields.tensors(raw, count)
-
-    def close(self, wait: bool = False) -> None:
-        self._assembler.close()  # always waits
-
-
-class _Decoding:
-    """Batches that functions of the program make, in a pool of threads.
-
-    functions: a weak reference to a method that returns two functions.  The first one makes a list of samples from a part of a
-    batch; None: there are no samples.  The second one makes a batch of tensors from the list, or from the lmdbio.Batch.  This
-    object must not keep the program's functions alive, since they may refer to the object that owns the loader.
-    """
-
-    def __init__(self, samples: Samples, functions: "weakref.WeakMethod[Callable[[], _Functions]]", threads: int) -> None:
-        self._samples, self._functions, self._threads = samples, functions, threads
-        self._own_threads: Set[int] = set()  # their idents
-        begin = functools.partial(_add_this_thread, self._own_threads)
-        self._pool = concurrent.futures.ThreadPoolExecutor(threads, "lmdbio-decode", begin)
-        self._feeder = concurrent.futures.ThreadPoolExecutor(1, "lmdbio-feed", begin)
-        self._waiting: Deque["concurrent.futures.Future[concurrent.futures.Future[Any]]"] = collections.deque()
-        self._stream: Any = None
-        self._closed = False
-
-    def has_room(self) -> bool:
-        return True  # it is not known how much memory the program's functions take
-
-    def request(self, plan: Plan, epoch: int, k: int) -> None:
-        functions = self._functions()
-        assert functions is not None
-        self._waiting.append(self._feeder.submit(self._feed, plan, epoch, k, *functions()))
-
-    def _feed(self, plan: Plan, epoch: int, k: int, parts: Optional[Callable[[List[Record]], List[Any]]],
-              whole: Callable[[Any], Any]) -> "concurrent.futures.Future[Any]":
-        if k >= plan.streamed:
-            batch = self._samples.read(plan.samples(epoch, k))
-        else:
-            if k == 0 or self._stream is None:
-                self._stream = self._samples.stream(plan, epoch, k, 1)
-            batch = next(self._stream)
-        if parts is None:
-            return self._pool.submit(whole, batch)
-        size = -(-len(batch) // (4 * self._threads))
-        made = [self._pool.submit(parts, batch[i:i + size]) for i in range(0, len(batch), size)]
-        # The pool starts its tasks in sequence, so that this one waits only for tasks that have begun.
-        return self._pool.submit(lambda: whole([sample for part in made for sample in part.result()]))
-
-    def take(self) -> Any:
-        try:
-            return self._waiting.popleft().result().result()
-        except BaseException as error:
-            if self._closed:
-                raise CancelledError(f"{self._samples.reader.path}: the loader was closed") from error
-            raise
-
-    def close(self, wait: bool = False) -> None:
-        self._closed = True
-        self._feeder.shutdown(wait=False, cancel_futures=True)
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        if self._stream is not None:
-            self._stream.close()
-        # A thread of the pool cannot wait for itself.  It may call this function when it collects garbage.
-        if wait and threading.get_ident() not in self._own_threads:
-            self._feeder.shutdown()
-            self._pool.shutdown()
-
-
-class _Prepared:
-    """The batches that are prepared for a loader.  They begin at a position of an epoch, and continue into the next epochs."""
-
-    def __init__(self, sources: Sequence[Any], plan: Plan, epoch: int, k: int, ahead: int) -> None:
-        self.plan = plan
-        self.next: Optional[Tuple[int, int]] = (epoch, k)  # the batch that take() returns; None: it is not known
-        self._sources, self._ahead = sources, ahead
-        self._requested = (epoch, k)
-        self._count = 0  # batches that were requested and not yet taken
-        try:
-            self.fill()
-        except BaseException:
-            self.close()
-            raise
-
-    def _after(self, at: Tuple[int, int]) -> Tuple[int, int]:
-        epoch, k = at
-        return (epoch, k + 1) if k + 1 < self.plan.batches else (epoch + 1, 0)
-
-    def fill(self) -> None:
-        while self._count < self._ahead:
-            if not all([source.has_room() for source in self._sources]) and self._count != 0:
-                break
-            for source in self._sources:
-                source.request(self.plan, *self._requested)
-            self._requested = self._after(self._requested)
-            self._count += 1
-
-    def take(self) -> List[Any]:
-        assert self.next is not None
-        after, self.next = self._after(self.next), None  # an interrupt may come at any place
-        made = [source.take() for source in self._sources]
-        self._count -= 1
-        self.next = after
-        return made
-
-    def close(self, wait: bool = False) -> None:
-        for source in self._sources:
-            source.close(wait)
 
 
 class _Batches:
@@ -306,7 +160,7 @@ class TensorLoader:
         self._resume: Optional[Tuple[int, int]] = None  # epoch and batch at which the next iteration begins
         self._next_epoch, self._now = 0, (0, 0)
         self._turn = 0  # number of the latest iteration
-        self._prepared: List[_Prepared] = []  # at most one
+        self._prepared: List[Prepared] = []  # at most one
         self._end = weakref.finalize(self, _close, self._prepared)  # Python also calls this function at its exit
         self._pid = os.getpid()
 
@@ -367,15 +221,15 @@ class TensorLoader:
     def _sources(self) -> List[Any]:
         sources: List[Any] = []
         if self._fields is not None:
-            sources.append(_Assembling(self._samples, self._fields, self._threads, self._ahead, self._pin))
+            sources.append(Assembling(self._samples, self._fields, self._threads, self._ahead, self._pin))
         else:
-            sources.append(_Decoding(self._samples, weakref.WeakMethod(self._functions), self._threads))
+            sources.append(Decoding(self._samples, weakref.WeakMethod(self._functions), self._threads))
         if self._label_samples is not None:
-            sources.append(_Assembling(self._label_samples, self._label_columns, 1, self._ahead, self._pin))
+            sources.append(Assembling(self._label_samples, self._label_columns, 1, self._ahead, self._pin))
         return sources
 
-    def _functions(self) -> _Functions:
-        """Returns the two functions of _Decoding."""
+    def _functions(self) -> Functions:
+        """Returns the two functions of Decoding."""
         if self._views:
             return None, lambda batch: batch.values
         if self._decode_batch is not None:
@@ -397,7 +251,7 @@ class TensorLoader:
         if self._prepared and (self._prepared[0].plan != plan or self._prepared[0].next != (epoch, k)):
             _close(self._prepared)
         if not self._prepared:
-            self._prepared.append(_Prepared(self._sources(), plan, epoch, k, self._ahead))
+            self._prepared.append(Prepared(self._sources(), plan, epoch, k, self._ahead))
         try:
             made = self._prepared[0].take()
         except BaseException:
@@ -449,14 +303,10 @@ def _as_tensor(labels: Any) -> torch.Tensor:
                         f"of {array.ndim} dimensions") from None
 
 
-def _close(prepared: List[_Prepared], wait: bool = False) -> None:
+def _close(prepared: List[Prepared], wait: bool = False) -> None:
     """Ends the preparation of batches.  wait: also waits for functions of the program."""
     while prepared:
         prepared.pop().close(wait)
-
-
-def _add_this_thread(idents: Set[int]) -> None:
-    idents.add(threading.get_ident())
 
 
 def _joined(parts: List[Any]) -> Any:
