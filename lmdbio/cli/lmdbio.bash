@@ -9,7 +9,7 @@ _lmdbio() {
     for ((i = 2; i < COMP_CWORD; i++)); do # after the options, use the completion of the program
       case ${COMP_WORDS[i]} in
         --) ((i++)) ;;
-        --json | --set | --library | --cache) ((i++)) && continue ;;
+        --json | --set | --library | --cache | --launcher) ((i++)) && continue ;;
         -*) continue ;;
       esac
       declare -F _command_offset >/dev/null && [ "$i" -le "$COMP_CWORD" ] && _command_offset "$i"
@@ -27,7 +27,7 @@ _lmdbio() {
         ;;
     esac
     case $cur in
-      -*) mapfile -t COMPREPLY < <(compgen -W "--stats --processes --json --set --cache --library --help --" -- "$cur") ;;
+      -*) mapfile -t COMPREPLY < <(compgen -W "--stats --processes --json --set --cache --nodes --launcher --library --help --" -- "$cur") ;;
       *) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
     esac
     return

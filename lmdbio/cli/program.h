@@ -10,6 +10,9 @@ namespace lmdbio::cli {
 /// kNotExecutable.
 std::string find_program(const std::string& name);
 
+/// Returns the path of the program lmdbio-serve, which is beside this one.  It may not be installed.
+std::string server_program();
+
 /// Returns one line for each reason why LD_PRELOAD, or LMDBIO in it, would not work as expected in `file`
 /// when it runs with `args` (without the program's name).  For a script it checks the interpreter, for
 /// "env" the program that env starts.

@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string_view>
 
@@ -25,6 +26,7 @@
 #include "lmdbio/base/futex.h"
 #include "lmdbio/base/unique_fd.h"
 #include "lmdbio/cli/command.h"
+#include "lmdbio/cli/node_servers.h"
 #include "lmdbio/cli/program.h"
 #include "lmdbio/cli/statistics.h"
 #include "lmdbio/cli/text.h"
@@ -36,9 +38,10 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Options {
-  bool stats = false, processes = false;
+  bool stats = false, processes = false, nodes = false;
   std::string json;  ///< file, or "-"
   std::string library, cache;
+  std::string launcher;  ///< of the servers; empty: that of the job
   std::vector<std::string> settings;
 };
 
@@ -244,6 +247,10 @@ int run(const Options& options, const std::vector<std::string>& command) {
   const bool off = disable != nullptr && std::strcmp(disable, "1") == 0;
   if (off) warn("LMDBIO_DISABLE is set: all calls go to stock LMDB");
 
+  if (!options.nodes && !options.launcher.empty()) throw Failure("--launcher: only with --nodes");
+  std::optional<NodeServers> servers;  // before LD_PRELOAD is set, which is not for them
+  if (options.nodes) servers.emplace(launcher_words(options.launcher));
+
   const char* const others = std::getenv("LD_PRELOAD");
   const std::string preload =
       library + (others != nullptr && *others != '\0' ? std::string(":") + others : "");
@@ -251,7 +258,8 @@ int run(const Options& options, const std::vector<std::string>& command) {
   std::vector<char*> argv;
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
-  if (!stats) execute(file, argv.data());
+  if (!stats && !servers) execute(file, argv.data());
+  if (!stats) return run_child(file, argv.data());
 
   const Scratch scratch;
   std::string pattern;
@@ -291,7 +299,8 @@ int run_options_end(int argc, char** argv) {
   for (; i < argc && argv[i][0] == '-'; ++i) {
     const std::string_view word = argv[i];
     if (word == "--") break;
-    if (word == "--json" || word == "--set" || word == "--library" || word == "--cache")
+    if (word == "--json" || word == "--set" || word == "--library" || word == "--cache" ||
+        word == "--launcher")
       ++i;  // skip its value
   }
   return std::min(i, argc);
@@ -315,6 +324,12 @@ void add_run(CLI::App& app, const std::vector<std::string>& command, int& status
   sub->add_option("--cache", options->cache,
                   "keep a copy of the databases in this directory on local disk (sets LMDBIO_CACHE_DIR)")
       ->type_name("DIR");
+  sub->add_flag(
+      "--nodes", options->nodes,
+      "first start a server on each node of the job, and end the servers after the program (lmdbio serve)");
+  sub->add_option("--launcher", options->launcher,
+                  "what starts one process on each node (default: srun in a job of Slurm, else mpirun)")
+      ->type_name("COMMAND");
   sub->add_option("--library", options->library, "the liblmdbio.so to preload")->type_name("PATH");
   sub->callback([options, &command, &status] { status = run(*options, command); });
 }

@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "lmdbio/cli/command.h"
+#include "lmdbio/cli/program.h"
 
 namespace lmdbio::cli {
 
 namespace {
 
 [[noreturn]] void start(std::vector<std::string> words) {
-  const std::string program =
-      std::filesystem::read_symlink("/proc/self/exe").replace_filename("lmdbio-serve");
+  const std::string program = server_program();
   std::vector<char*> argv{const_cast<char*>(program.c_str())};
   for (std::string& w : words) argv.push_back(w.data());
   argv.push_back(nullptr);
@@ -26,6 +26,10 @@ namespace {
 }
 
 }  // namespace
+
+std::string server_program() {
+  return std::filesystem::read_symlink("/proc/self/exe").replace_filename("lmdbio-serve");
+}
 
 void add_serve(CLI::App& app, int&) {
   CLI::App* const serve = app.add_subcommand(

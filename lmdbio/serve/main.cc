@@ -24,6 +24,7 @@
 #include "lmdbio/ranks/mpi_transport.h"
 #include "lmdbio/serve/command.h"
 #include "lmdbio/serve/home_files.h"
+#include "lmdbio/serve/ready.h"
 #include "lmdbio/serve/server.h"
 
 namespace {
@@ -42,6 +43,7 @@ struct Options {
   std::uint64_t memory = 0;  ///< bytes; 0: as LMDBIO_MEMORY
   double leave_after = 0;    ///< seconds; 0: never
   bool stats = false;
+  bool announce = false;  ///< print kReady
   std::vector<std::string> command;
 };
 
@@ -149,6 +151,12 @@ void run(const Options& options, Command* command) {
   stop_on(SIGINT);
   if (MPI_Barrier(MPI_COMM_WORLD) != MPI_SUCCESS) throw std::runtime_error("MPI_Barrier has failed");
   host->set_nodes(static_cast<std::uint32_t>(ranks));
+  if (options.announce) {
+    int rank = 0;
+    (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (MPI_Barrier(MPI_COMM_WORLD) != MPI_SUCCESS) throw std::runtime_error("MPI_Barrier has failed");
+    if (rank == 0) (void)(std::fputs(lmdbio::serve::kReady, stdout), std::fflush(stdout));
+  }
   if (command != nullptr) command->run();
   bool left = false;
   try {
@@ -179,6 +187,7 @@ int main(int argc, char** argv) {
                  "seconds without a program after which the servers end")
       ->check(CLI::PositiveNumber);
   app.add_flag("--stats", options.stats, "print at the end how many bytes came from where, as JSON");
+  app.add_flag("--announce", options.announce, "print a line when all servers have started");
   app.prefix_command();
   try {
     app.parse(argc, argv);

@@ -73,9 +73,10 @@ class Serve(unittest.TestCase):
     def tearDownClass(cls):
         cls.folder.cleanup()
 
-    def run_on_hosts(self, how, shell="{reader}", served=True):
-        """Runs the reader on each host.  `shell`: the command of a host; "{reader}" stands for the reader.  Returns the bytes that
-        left the file system, those of them that readers read themselves, and what the servers print."""
+    def run_on_hosts(self, how, shell="{reader}", served=True, by_run=False):
+        """Runs the reader on each host.  `shell`: the command of a host; "{reader}" stands for the reader.  by_run: `lmdbio run`
+        starts the servers.  Returns the bytes that left the file system, those of them that readers read themselves, and what the
+        servers print."""
         stats = os.path.join(self.folder.name, "stats")
         if os.path.exists(stats):
             os.remove(stats)
@@ -88,11 +89,15 @@ class Serve(unittest.TestCase):
         reader = ["env", "LD_PRELOAD=" + LIBRARY, "LMDBIO_STATS=" + stats, "/usr/bin/python3", "-B", os.path.join(self.folder.name, "reader.py"),
                   os.path.join(self.mount, "data.mdb"), self.mount, how]
         command = ["/bin/sh", "-c", shell.format(reader=shlex.join(reader))]
-        if served:
+        head = []
+        if by_run:
+            head = ["--head"]
+            command = [os.path.join(BIN, "lmdbio"), "run", "--nodes", "--launcher", "MPIRUN", "--", "/bin/sh", "-c", "exec MPIRUN " + shlex.join(command)]
+        elif served:
             command = [os.path.join(BIN, "lmdbio"), "serve", "--stats", "--memory", "256MiB", "--", *command]
         env = {k: v for k, v in os.environ.items() if not k.startswith("LMDBIO_") and k != "LD_PRELOAD"}
         job = subprocess.run([sys.executable, "-B", HOSTS_PROGRAM, "--mpirun", MPIRUN, "--hosts", str(HOSTS), "--ranks", "1", "--timeout", "100",
-                              "--setup", setup, "--", *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, check=False)
+                              "--setup", setup, *head, "--", *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, check=False)
         if job.returncode == 77:
             self.skipTest(job.stdout.strip())
         self.assertEqual(job.returncode, 0, job.stdout + job.stderr)
@@ -117,6 +122,21 @@ class Serve(unittest.TestCase):
                 for s in servers:
                     self.assertGreaterEqual(s["to_programs"], 0.5 * size)
                     self.assertLessEqual(s["read"] - s["alone"], 0.45 * size, "a third, and the rest of a chunk")
+
+    def test_servers_that_run_starts(self):
+        size = os.path.getsize(self.file)
+        _, themselves, servers = self.run_on_hosts("walk", by_run=True)
+        self.assertEqual(servers, [])
+        self.assertLessEqual(themselves, 0.5 * HOSTS * size, "servers have brought most of the bytes")
+
+    def test_servers_that_do_not_start(self):
+        for launcher, why in (("false", "the servers have not started: false has ended with status 1"), ("/none", "/none")):
+            with self.subTest(launcher=launcher):
+                job = subprocess.run([os.path.join(BIN, "lmdbio"), "run", "--nodes", "--launcher", launcher, "--", "echo", "run"],
+                                     capture_output=True, text=True, check=False)
+                self.assertNotEqual(job.returncode, 0)
+                self.assertEqual(job.stdout, "")
+                self.assertIn(why, job.stderr)
 
     def test_without_servers(self):
         read, themselves, _ = self.run_on_hosts("walk", served=False)

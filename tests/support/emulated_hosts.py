@@ -1,12 +1,13 @@
 #!/usr/bin/python3
 """An Open MPI job on several hosts that this machine pretends to have.
 
-    emulated_hosts.py [--hosts 4] [--ranks 2] [--shm 1g] [--rate 10gbit] [--setup COMMAND] [--timeout 120] -- PROGRAM [ARGS]
+    emulated_hosts.py [--hosts 4] [--ranks 2] [--shm 1g] [--rate 10gbit] [--setup COMMAND] [--timeout 120] [--head] -- PROGRAM [ARGS]
 
 Each host has its own network, host name (node0, ...), processes, mounts, IPC namespace and /dev/shm; TCP over a
 bridge connects them.  --ranks: on each host.  --rate: of each host's link, as tc(8) has it.  --setup: a shell command
 that runs on each host before the job, and whose children live until the job ends ($HOST: which one).  "TMP" among ARGS is
-a directory that all hosts share, as $TMPDIR is.
+a directory that all hosts share, as $TMPDIR is.  --head: PROGRAM runs once, as on a login node; "MPIRUN" in ARGS is the command
+that starts ranks on the hosts.
 
 All of it lives in a PID namespace of its own: whatever happens to this process, the kernel ends the job, and removes
 interfaces and mounts.  Needs root, iproute2 and util-linux.
@@ -123,8 +124,10 @@ def be_the_head(args, state):
                 "OMPI_MCA_plm_rsh_agent": os.path.abspath(__file__), "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
                 "OMPI_MCA_orte_tmpdir_base": state, "OMPI_MCA_orte_leave_session_attached": "1"})
     hosts = ",".join(f"node{i}:{args.ranks}" for i in range(args.hosts))
-    return subprocess.run([args.mpirun, "--host", hosts, "-np", str(args.hosts * args.ranks), "--map-by", "slot", "-x", "TMPDIR",
-                           *(state if a == "TMP" else a for a in args.program)], env=env, check=False).returncode
+    mpirun = [args.mpirun, "--host", hosts, "-np", str(args.hosts * args.ranks), "--map-by", "slot", "-x", "TMPDIR"]
+    program = [state if a == "TMP" else a for a in args.program]
+    command = [a.replace("MPIRUN", " ".join(mpirun)) for a in program] if args.head else [*mpirun, *program]
+    return subprocess.run(command, env=env, check=False).returncode
 
 
 def be_the_agent(state, host, words):
@@ -140,6 +143,7 @@ def parse():
     parser.add_argument("--rate", default="")
     parser.add_argument("--setup", default="")
     parser.add_argument("--timeout", type=float, default=120)
+    parser.add_argument("--head", action="store_true")
     parser.add_argument("--mpirun", default="mpirun")
     parser.add_argument("--inner", default="", help=argparse.SUPPRESS)
     parser.add_argument("program", nargs="+")
