@@ -13,6 +13,14 @@
 
 namespace lmdbio::node {
 
+/// Returns whether walks that will reach the chunks first, ..., last will reach `chunk` of a file with
+/// `chunks` chunks.  If `last` is beyond the end of the file, the walks may start again, and read ahead the
+/// beginning.
+constexpr bool reaches(std::uint32_t first, std::uint32_t last, std::uint32_t chunk,
+                       std::uint64_t chunks) noexcept {
+  return last >= first && ((chunk >= first && chunk <= last) || chunk + chunks <= last);
+}
+
 /// The membership of this process in the table of one file.  Any thread.
 class Table {
  public:

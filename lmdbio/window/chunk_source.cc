@@ -92,7 +92,8 @@ class FileSource final : public ChunkSource {
   }
   bool is_to_come(ChunkIndex chunk) const noexcept override {
     const std::uint64_t range = to_come_.load(std::memory_order_relaxed);
-    return raw(chunk) >= static_cast<std::uint32_t>(range) && raw(chunk) <= range >> 32;
+    return node::reaches(static_cast<std::uint32_t>(range), static_cast<std::uint32_t>(range >> 32),
+                         raw(chunk), file_.chunks());
   }
   unsigned processes() const noexcept override { return born_ == PrivateTable::generation() ? claiming_ : 0; }
   bool is_full() const noexcept override { return is_full_.load(std::memory_order_relaxed); }

@@ -238,6 +238,10 @@ struct WindowFile : std::enable_shared_from_this<WindowFile> {
     const std::uint64_t size = file_bytes.load(std::memory_order_relaxed), at = offset(i);
     return at >= size ? 0 : std::min<std::uint64_t>(chunk_bytes, size - at);
   }
+  /// Returns how many chunks the file has.
+  std::uint64_t chunks() const noexcept {
+    return (file_bytes.load(std::memory_order_relaxed) + chunk_bytes - 1) / chunk_bytes;
+  }
 
  private:
   template <std::size_t n>

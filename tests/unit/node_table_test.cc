@@ -23,6 +23,21 @@ namespace {
 constexpr std::uint32_t kTag = 5;
 constexpr std::int64_t kSecond = 1'000'000'000;
 
+TEST(NodeTable, WalksNearTheEndReachTheBeginning) {
+  constexpr std::uint64_t kChunks = 33;
+  const auto reached = [](std::uint32_t first, std::uint32_t last) {
+    std::vector<std::uint32_t> chunks;
+    for (std::uint32_t c = 0; c < kChunks; ++c)
+      if (reaches(first, last, c, kChunks)) chunks.push_back(c);
+    return chunks;
+  };
+  EXPECT_EQ(reached(1, 0), std::vector<std::uint32_t>()) << "no walk";
+  EXPECT_EQ(reached(3, 5), (std::vector<std::uint32_t>{3, 4, 5}));
+  EXPECT_EQ(reached(31, 32), (std::vector<std::uint32_t>{31, 32}));
+  EXPECT_EQ(reached(31, 34), (std::vector<std::uint32_t>{0, 1, 31, 32}));
+  EXPECT_EQ(reached(32, UINT32_MAX).size(), kChunks);
+}
+
 TEST(NodeTable, OneForAProcessAndAFile) {
   const TableIdentity file = some_file();
   const auto a = join(file), b = join(file), c = join(some_file());
