@@ -67,14 +67,23 @@ class SlowHosts:
         """Runs a command on new hosts, with `ranks` on each.  Returns the JSON that it prints, and its lines on standard error.
         `warm`: a file below the mount that is in each host's page cache before the job; nothing else is.  `env`: additional
         variables; those of LMDBIO and LD_PRELOAD are not inherited.  Raises Skip if hosts cannot be emulated here, or Failed."""
+        lines, said = self.run(label, hosts, ranks, command, env, warm, 1)
+        return lines[0], said
+
+    def lines(self, label, hosts, ranks, command, env=None, on_head=False):
+        """Runs a command as job() does.  Returns the JSON that each rank prints.  `on_head`: the command runs once, on a host of its own,
+        and MPIRUN in it stands for the command that starts the ranks."""
+        return self.run(label, hosts, ranks, command, env, "", hosts * ranks, ["--head"] if on_head else [])[0]
+
+    def run(self, label, hosts, ranks, command, env, warm, count, options=()):
         line = [sys.executable, "-B", PROGRAM, "--hosts", str(hosts), "--ranks", str(ranks), "--timeout", str(self.timeout), "--rate",
-                self.rate, "--setup", self.setup(warm), "--", *command]
+                self.rate, "--setup", self.setup(warm), *options, "--", *command]
         inherited = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("LMDBIO_")}
         job = subprocess.run(line, env=inherited | (env or {}), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if job.returncode == 77:
             raise Skip(job.stdout.strip())
         lines = [line for line in job.stdout.splitlines() if line.startswith("{")]
-        if job.returncode != 0 or len(lines) != 1:
+        if job.returncode != 0 or len(lines) != count:
             raise Failed(f"{label} ended with {job.returncode}: {job.stdout}{job.stderr}")
         # Open MPI prints plm:rsh warnings on emulated hosts.
-        return json.loads(lines[0]), [said for said in job.stderr.splitlines() if "plm:rsh" not in said]
+        return list(map(json.loads, lines)), [said for said in job.stderr.splitlines() if "plm:rsh" not in said]
