@@ -86,6 +86,9 @@ class Server {
   void look_at(File& file);
   void finish_open(const node::ServiceRequests::Request& request, const File& file);
   bool read_here(Waiting waiting, bool keep);
+  Result<std::shared_ptr<Block>> read_chunk(File& file, std::uint64_t chunk);
+  bool has_room(const File& file, std::uint64_t chunk) const noexcept;
+  void read_ahead(File& file, std::uint64_t chunk);
   Status ask(const node::ServiceRequests::Request& request, std::uint32_t home);
   void read_alone(unsigned slot);
   void give(const Waiting& waiting);

@@ -10,6 +10,14 @@ namespace lmdbio::serve {
 
 using Request = node::ServiceRequests::Request;
 
+namespace {
+
+/// A home reads ahead this many of its chunks after this many were wanted in sequence.
+constexpr std::uint64_t kAhead = 2;
+constexpr unsigned kSequence = 2;
+
+}  // namespace
+
 // Returns the file in this state, or nullptr if it is not known and `path` is empty.
 Server::File* Server::find_or_open(const std::string& path, const node::ServedState& state) {
   const auto at =
@@ -96,26 +104,52 @@ bool Server::read_here(Waiting waiting, bool keep) {
   File& file = *waiting.file;
   if (!file.is_usable() || waiting.offset >= file.home->size()) return false;
   file.used = true;
-  const std::uint64_t chunk = waiting.offset / kChunkBytes, start = chunk * kChunkBytes;
+  const std::uint64_t chunk = waiting.offset / kChunkBytes;
   waiting.bytes =
       static_cast<std::size_t>(std::min<std::uint64_t>(waiting.bytes, file.home->size() - waiting.offset));
   if (const auto found = file.kept.find(chunk); found != file.kept.end()) {
     waiting.block = found->second;
   } else {
-    const auto whole = static_cast<std::size_t>(std::min(kChunkBytes, file.home->size() - start));
-    keep = keep && counts_.kept + whole <= settings_.memory;
-    const std::size_t bytes = keep ? whole : waiting.bytes;
-    Result<std::shared_ptr<Block>> block = file.home->read(keep ? start : waiting.offset, bytes);
+    keep = keep && has_room(file, chunk);
+    Result<std::shared_ptr<Block>> block =
+        keep ? read_chunk(file, chunk) : file.home->read(waiting.offset, waiting.bytes);
     if (!block) return false;
-    counts_.read += bytes;
+    if (!keep) counts_.read += waiting.bytes;
     waiting.block = std::move(block).value();
-    if (keep) {
-      file.kept.emplace(chunk, waiting.block);
-      counts_.kept += whole;
-    }
   }
   waiting_.push_back(std::move(waiting));
+  if (keep) read_ahead(file, chunk);
   return true;
+}
+
+bool Server::has_room(const File& file, std::uint64_t chunk) const noexcept {
+  return counts_.kept + std::min(kChunkBytes, file.home->size() - chunk * kChunkBytes) <= settings_.memory;
+}
+
+// Reads a chunk, and keeps it.
+Result<std::shared_ptr<Block>> Server::read_chunk(File& file, std::uint64_t chunk) {
+  const std::uint64_t start = chunk * kChunkBytes, bytes = std::min(kChunkBytes, file.home->size() - start);
+  Result<std::shared_ptr<Block>> block = file.home->read(start, static_cast<std::size_t>(bytes));
+  if (!block) return block;
+  counts_.read += bytes;
+  file.kept.emplace(chunk, block.value());
+  counts_.kept += bytes;
+  return block;
+}
+
+// Reads the next chunks of this home before they are asked for, if its chunks are wanted in sequence.  Walks
+// on all nodes want the same chunks at about the same time, so most homes would have nothing to read.
+void Server::read_ahead(File& file, std::uint64_t chunk) {
+  if (chunk <= file.newest) return;  // another walk, or another request for this chunk
+  const std::uint32_t ranks = transport_.ranks();
+  file.in_sequence = chunk - std::exchange(file.newest, chunk) < 2 * ranks ? file.in_sequence + 1 : 0;
+  if (file.in_sequence < kSequence) return;
+  const std::uint64_t chunks = (file.home->size() + kChunkBytes - 1) / kChunkBytes;
+  for (std::uint64_t c = chunk + 1, ahead = 0; c < chunks && ahead < kAhead; ++c) {
+    if (home_of(file.state, c, ranks) != transport_.rank()) continue;
+    ++ahead;
+    if (!file.kept.contains(c) && (!has_room(file, c) || !read_chunk(file, c))) return;
+  }
 }
 
 // Gives the bytes of a block, whose read has ended, to the one that waits for them.

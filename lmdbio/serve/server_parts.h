@@ -53,8 +53,10 @@ struct Server::File {
   bool outdated = false;
   bool used = false;                                               ///< since the last check
   std::unordered_map<std::uint64_t, std::shared_ptr<Block>> kept;  ///< by chunk
-  std::unordered_set<std::uint32_t> told;                          ///< ranks that know the path
-  std::unordered_set<std::uint32_t> refused;                       ///< ranks whose file is another one
+  std::uint64_t newest = 0;                                        ///< the last chunk that a walk has reached
+  unsigned in_sequence = 0;                   ///< chunks of this home that were wanted one after the other
+  std::unordered_set<std::uint32_t> told;     ///< ranks that know the path
+  std::unordered_set<std::uint32_t> refused;  ///< ranks whose file is another one
 
   bool is_usable() const noexcept { return opened && opened->ok() && !outdated; }
 };

@@ -54,7 +54,7 @@ def main():
                         continue
                     with open(path, encoding="utf-8") as f:
                         text = f.read()
-                    if "--no-mpi" in options and "#include <mpi.h>" in text:
+                    if "--no-mpi" in options and re.search(r"^#include <(lmdbio/)?mpi\.h>", text, re.MULTILINE):
                         continue
                     if "\n#pragma once\n" in text and is_first_of_its_source(root, path):
                         built += 1

@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
@@ -249,6 +250,24 @@ TEST(ServeServer, EachByteIsReadOnce) {
                 static_cast<std::int64_t>(tail));
     }
   }
+}
+
+TEST(ServeServer, HomesReadAheadOfWalks) {
+  const auto read_of = [](const std::vector<std::uint64_t>& chunks, std::uint64_t memory) {
+    Nodes nodes(2, kBytes, memory, 11);
+    nodes.open_everywhere();
+    for (const std::uint64_t c : chunks) {
+      EXPECT_TRUE(nodes[0].programs.read(c * kChunkBytes, 4096));
+      nodes.run();
+    }
+    EXPECT_EQ(nodes.wrong(), 0u);
+    return nodes.read() / kChunkBytes;
+  };
+  std::vector<std::uint64_t> walk(8);
+  std::iota(walk.begin(), walk.end(), 0);
+  EXPECT_EQ(read_of(walk, std::uint64_t{1} << 30), walk.size() + 4) << "two chunks of each home";
+  EXPECT_EQ(read_of(walk, 4 * kChunkBytes), walk.size()) << "homes have no more memory";
+  EXPECT_EQ(read_of({1, 11, 3, 8, 0, 5}, std::uint64_t{1} << 30), 6u) << "in no order";
 }
 
 TEST(ServeServer, ExtentsInAnyOrder) {
