@@ -164,6 +164,12 @@ void LMDBIOSource::OpenEnv() {
   for (;;) {
     int rc = mdb_env_create(&env_);
     if (rc == 0) rc = mdb_env_open(env_, path_.c_str(), flags, 0664);
+    // Open the database once before cursors do: the first open sets its order, not in two threads at a time.
+    MDB_txn* txn = NULL;
+    MDB_dbi dbi = 0;
+    if (rc == 0) rc = mdb_txn_begin(env_, NULL, MDB_RDONLY, &txn);
+    if (rc == 0) rc = mdb_dbi_open(txn, NULL, 0, &dbi);
+    if (txn != NULL) mdb_txn_abort(txn);
     if (rc == 0) return;
     mdb_env_close(env_);
     env_ = NULL;
