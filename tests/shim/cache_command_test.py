@@ -154,6 +154,8 @@ class Commands(Cache):
         self.assertIn("--cache", self.lmdbio("run", "--help").stdout)
 
     def test_the_sample_is_read_at_once(self):
+        if "thread" in shimtest.CONFIG["sanitize"]:
+            self.skipTest("ThreadSanitizer takes minutes to compress the sample")
         fs = self.mount(delay_us=50_000)
         fs.set(reset=1)
         self.do("warm", fs.path, env={"LMDBIO_CACHE_CODEC": "auto"})
@@ -404,7 +406,7 @@ class Room(Cache):
                  'head -c 48M /dev/zero >"$LMDBIO_CACHE_DIR/full"; printf "hang_from=0\nrelease=1\n" >"$2/.slowfs/control"; ' \
                  'wait $!; echo $?; rm "$LMDBIO_CACHE_DIR/full"; "$1" cache verify --json; "$1" cache warm "$2" --json'
         done = subprocess.run([*prefix, "sh", "-c", script, "sh", shimtest.CONFIG["command"], fs.path],
-                              env=shimtest.environment("stock", {"LMDBIO_CACHE_DIR": self.cache, "LMDBIO_CACHE_SIZE": "1G"}),
+                              env=shimtest.environment("stock", {**RAW, "LMDBIO_CACHE_DIR": self.cache, "LMDBIO_CACHE_SIZE": "1G"}),
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100)
         self.assertEqual(done.returncode, 0, done.stderr + done.stdout)
         first, status, rest = re.fullmatch(r"(\{.*?\n\})\n(\d+)\n(.*)", done.stdout, re.DOTALL).groups()
