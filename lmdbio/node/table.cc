@@ -26,8 +26,6 @@ constexpr std::uint64_t kUsualFill = 10'000'000;
 /// After a wait in vain, this process does not wait for the other one again for at least this long, in ns.
 /// It also does not wait again for at least four times the duration of that wait.
 constexpr std::int64_t kLeastMistrust = 200'000'000;
-/// Only notes of walks that are at most this many chunks away count.
-constexpr std::uint32_t kNear = 64;
 /// How often rows are checked for processes that have died, in ns.
 constexpr std::int64_t kLookEvery = 100'000'000;
 

@@ -13,12 +13,16 @@
 
 namespace lmdbio::node {
 
-/// Returns whether walks that will reach the chunks first, ..., last will reach `chunk` of a file with
-/// `chunks` chunks.  If `last` is beyond the end of the file, the walks may start again, and read ahead the
-/// beginning.
+/// Only walks that are at most this many chunks away count.
+inline constexpr std::uint32_t kNear = 64;
+
+/// Returns whether walks will reach `chunk` of a file with `chunks` chunks.  The walks are about to reach the
+/// chunks first, ..., last; see Table::Others.  A walk that is near the end of the file may start again, and
+/// reads ahead the beginning.
 constexpr bool reaches(std::uint32_t first, std::uint32_t last, std::uint32_t chunk,
                        std::uint64_t chunks) noexcept {
-  return last >= first && ((chunk >= first && chunk <= last) || chunk + chunks <= last);
+  constexpr std::uint32_t kNearEnd = 8;
+  return last >= first && ((chunk >= first && chunk <= last) || chunk + chunks + (kNear - kNearEnd) <= last);
 }
 
 /// The membership of this process in the table of one file.  Any thread.

@@ -34,7 +34,9 @@ TEST(NodeTable, WalksNearTheEndReachTheBeginning) {
   EXPECT_EQ(reached(1, 0), std::vector<std::uint32_t>()) << "no walk";
   EXPECT_EQ(reached(3, 5), (std::vector<std::uint32_t>{3, 4, 5}));
   EXPECT_EQ(reached(31, 32), (std::vector<std::uint32_t>{31, 32}));
-  EXPECT_EQ(reached(31, 34), (std::vector<std::uint32_t>{0, 1, 31, 32}));
+  EXPECT_EQ(reached(31, 31 + kNear), (std::vector<std::uint32_t>{0, 1, 2, 3, 4, 5, 6, 31, 32}));
+  EXPECT_EQ(reached(25, 25 + kNear).front(), 0u);
+  EXPECT_EQ(reached(24, 24 + kNear).front(), 24u) << "not near the end yet";
   EXPECT_EQ(reached(32, UINT32_MAX).size(), kChunks);
 }
 
