@@ -22,7 +22,7 @@ class NodeServers {
   explicit NodeServers(const std::vector<std::string>& launcher);
   NodeServers(const NodeServers&) = delete;
   NodeServers& operator=(const NodeServers&) = delete;
-  /// Ends the servers.  Waits for them for at most 10 s, and then kills the launcher.
+  /// Ends the servers by SIGUSR1.  If the launcher has not ended after 10 s, kills its process group.
   ~NodeServers() { stop(); }
 
  private:

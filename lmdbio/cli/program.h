@@ -10,7 +10,8 @@ namespace lmdbio::cli {
 /// kNotExecutable.
 std::string find_program(const std::string& name);
 
-/// Returns the path of the program lmdbio-serve, which is beside this one.  It may not be installed.
+/// Returns the path of the program lmdbio-serve, which is beside this one.  Throws Failure with kNotFound if
+/// it is not installed.
 std::string server_program();
 
 /// Returns one line for each reason why LD_PRELOAD, or LMDBIO in it, would not work as expected in `file`

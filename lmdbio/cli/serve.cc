@@ -21,14 +21,17 @@ namespace {
   for (std::string& w : words) argv.push_back(w.data());
   argv.push_back(nullptr);
   (void)::execv(program.c_str(), argv.data());
-  if (errno == ENOENT) throw Failure(program + ": not installed; the package lmdbio-mpi has it", kNotFound);
   throw Failure(program + ": " + std::strerror(errno), kNotExecutable);
 }
 
 }  // namespace
 
 std::string server_program() {
-  return std::filesystem::read_symlink("/proc/self/exe").replace_filename("lmdbio-serve");
+  const std::string program =
+      std::filesystem::read_symlink("/proc/self/exe").replace_filename("lmdbio-serve");
+  if (::access(program.c_str(), F_OK) != 0)
+    throw Failure(program + ": not installed; the package lmdbio-mpi has it", kNotFound);
+  return program;
 }
 
 void add_serve(CLI::App& app, int&) {

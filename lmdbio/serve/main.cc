@@ -149,6 +149,7 @@ void run(const Options& options, Command* command) {
   if (const lmdbio::Status st = server.start(); !st.ok()) throw std::runtime_error(transport.error());
   stop_on(SIGTERM);
   stop_on(SIGINT);
+  stop_on(SIGUSR1);  // mpirun and srun pass it on, without killing the servers soon afterwards
   if (MPI_Barrier(MPI_COMM_WORLD) != MPI_SUCCESS) throw std::runtime_error("MPI_Barrier has failed");
   host->set_nodes(static_cast<std::uint32_t>(ranks));
   if (options.announce) {

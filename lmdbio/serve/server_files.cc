@@ -140,9 +140,12 @@ Result<std::shared_ptr<Block>> Server::read_chunk(File& file, std::uint64_t chun
 // Reads the next chunks of this home before they are asked for, if its chunks are wanted in sequence.  Walks
 // on all nodes want the same chunks at about the same time, so most homes would have nothing to read.
 void Server::read_ahead(File& file, std::uint64_t chunk) {
-  if (chunk <= file.newest) return;  // another walk, or another request for this chunk
   const std::uint32_t ranks = transport_.ranks();
-  file.in_sequence = chunk - std::exchange(file.newest, chunk) < 2 * ranks ? file.in_sequence + 1 : 0;
+  const std::uint64_t before = file.newest, near = 2 * std::uint64_t{ranks};
+  // Nodes that are a little behind change nothing.
+  if (ending_ || (chunk <= before && before - chunk < (kAhead + 1) * near)) return;
+  file.in_sequence = chunk > before && chunk - before < near ? file.in_sequence + 1 : 0;
+  file.newest = chunk;
   if (file.in_sequence < kSequence) return;
   const std::uint64_t chunks = (file.home->size() + kChunkBytes - 1) / kChunkBytes;
   for (std::uint64_t c = chunk + 1, ahead = 0; c < chunks && ahead < kAhead; ++c) {

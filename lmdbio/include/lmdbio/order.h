@@ -2,6 +2,10 @@
 /// The orders of lmdbio.h for C++20: which records a stream returns, and in which sequence.  Header-only.
 #pragma once
 
+#if __cplusplus < 202002L
+#error "lmdbio/order.h needs C++20 (-std=c++20); lmdbio/lmdbio.h has the same for C and for older C++"
+#endif
+
 #include <lmdbio/lmdbio.h>
 
 #include <cstddef>
