@@ -267,6 +267,8 @@ TEST(ServeServer, HomesReadAheadOfWalks) {
   std::iota(walk.begin(), walk.end(), 0);
   EXPECT_EQ(read_of(walk, std::uint64_t{1} << 30), walk.size() + 4) << "two chunks of each home";
   EXPECT_EQ(read_of(walk, 4 * kChunkBytes), walk.size()) << "homes have no more memory";
+  walk.insert(walk.begin(), kChunks);  // the rest of a chunk at the end, before the walk begins
+  EXPECT_EQ(read_of(walk, std::uint64_t{1} << 30), 8u + 4) << "an earlier request changes nothing";
   EXPECT_EQ(read_of({1, 11, 3, 8, 0, 5}, std::uint64_t{1} << 30), 6u) << "in no order";
 }
 
