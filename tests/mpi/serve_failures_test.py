@@ -11,14 +11,14 @@ py-lmdb are missing.
 import json
 import os
 import random
-import shlex
 import subprocess
 import sys
 import tempfile
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-HOSTS_PROGRAM = os.path.join(TOP, "tests", "support", "emulated_hosts.py")
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from served_hosts import HOSTS_PROGRAM, drop_cache, environment, main, mounting  # noqa: E402
+
 MPIRUN, BIN, LIBRARY = sys.argv[1:4]
 RECORDS, VALUE, HOSTS, BANDWIDTH = 600, 60000, 3, 30_000_000  # bytes per second, for all hosts together
 VICTIM = 1  # the host whose server fails
@@ -72,6 +72,7 @@ if [ "$FAILURE" != late ]; then
   start_servers
   wait_for_servers
   pid=$(victim_pid)
+  [ -n "$pid" ] || exit 1
 fi
 readers=
 for h in $(seq 0 $((HOSTS - 1))); do
@@ -133,14 +134,10 @@ class ServeFailures(unittest.TestCase):
         cls.folder.cleanup()
 
     def run_once(self, failure, moment):
-        fd = os.open(self.file, os.O_RDONLY)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(fd)
-        slowfs = [os.path.join(BIN, "lmdbio_slowfs"), "--owner=1", "--delay-us=1000", f"--bandwidth={BANDWIDTH}",
-                  "--bandwidth-group=" + os.path.join(self.folder.name, "bandwidth"), "--", self.data, self.mount]
-        setup = (f"{shlex.join(slowfs)} </dev/null >/dev/null &\n"
-                 f"until [ -e {self.mount}/.slowfs/counters ]; do kill -0 $! || exit 1; sleep 0.01; done")
-        env = {k: v for k, v in os.environ.items() if not k.startswith("LMDBIO_") and k != "LD_PRELOAD"}
+        drop_cache(self.file)
+        setup = mounting(BIN, self.data, self.mount, f"--bandwidth={BANDWIDTH}",
+                         "--bandwidth-group=" + os.path.join(self.folder.name, "bandwidth"))
+        env = environment()
         env.update(HOSTS_PROGRAM=HOSTS_PROGRAM, BIN=BIN, LIBRARY=LIBRARY, HOSTS=str(HOSTS), VICTIM=str(VICTIM), FAILURE=failure,
                    MOMENT=f"{moment:.3f}", READER_FILE=self.reader, MOUNT=self.mount)
         job = subprocess.run([sys.executable, "-B", HOSTS_PROGRAM, "--mpirun", MPIRUN, "--hosts", str(HOSTS), "--ranks", "1", "--timeout", "100",
@@ -201,14 +198,5 @@ def option(name, default):
 
 
 if __name__ == "__main__":
-    try:
-        import lmdb  # noqa: F401
-    except ImportError:
-        print("py-lmdb is missing")
-        sys.exit(77)
-    if not os.path.exists("/dev/fuse") or not os.path.exists(os.path.join(BIN, "lmdbio_slowfs")):
-        print("FUSE is missing")
-        sys.exit(77)
     ServeFailures.moments, ServeFailures.seed = option("--moments", 1), option("--seed", 1)
-    tests = unittest.main(argv=[sys.argv[0], *sys.argv[4:]], exit=False).result
-    sys.exit(1 if not tests.wasSuccessful() else 77 if tests.skipped else 0)
+    main(BIN)

@@ -15,8 +15,9 @@ import sys
 import tempfile
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-HOSTS_PROGRAM = os.path.join(TOP, "tests", "support", "emulated_hosts.py")
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from served_hosts import HOSTS_PROGRAM, drop_cache, environment, main, mounting  # noqa: E402
+
 MPIRUN, BIN, LIBRARY = sys.argv[1:4]
 RECORDS, VALUE, HOSTS = 600, 60000, 3
 
@@ -80,12 +81,8 @@ class Serve(unittest.TestCase):
         stats = os.path.join(self.folder.name, "stats")
         if os.path.exists(stats):
             os.remove(stats)
-        fd = os.open(self.file, os.O_RDONLY)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(fd)
-        slowfs = [os.path.join(BIN, "lmdbio_slowfs"), "--owner=1", "--delay-us=1000", "--", self.data, self.mount]
-        setup = (f"{shlex.join(slowfs)} </dev/null >/dev/null &\n"
-                 f"until [ -e {self.mount}/.slowfs/counters ]; do kill -0 $! || exit 1; sleep 0.01; done")
+        drop_cache(self.file)
+        setup = mounting(BIN, self.data, self.mount)
         reader = ["env", "LD_PRELOAD=" + LIBRARY, "LMDBIO_STATS=" + stats, "/usr/bin/python3", "-B", os.path.join(self.folder.name, "reader.py"),
                   os.path.join(self.mount, "data.mdb"), self.mount, how]
         command = ["/bin/sh", "-c", shell.format(reader=shlex.join(reader))]
@@ -98,7 +95,7 @@ class Serve(unittest.TestCase):
                        "! pgrep lmdbio-serve || exit 2\nMPIRUN sh -c '! ipcs -m | grep 0x1db' || exit 3"]
         elif served:
             command = [os.path.join(BIN, "lmdbio"), "serve", "--stats", "--memory", "256MiB", "--", *command]
-        env = {k: v for k, v in os.environ.items() if not k.startswith("LMDBIO_") and k != "LD_PRELOAD"}
+        env = environment()
         job = subprocess.run([sys.executable, "-B", HOSTS_PROGRAM, "--mpirun", MPIRUN, "--hosts", str(HOSTS), "--ranks", "1", "--timeout", "100",
                               "--setup", setup, *head, "--", *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, check=False)
         if job.returncode == 77:
@@ -153,13 +150,4 @@ class Serve(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    try:
-        import lmdb  # noqa: F401
-    except ImportError:
-        print("py-lmdb is missing")
-        sys.exit(77)
-    if not os.path.exists("/dev/fuse") or not os.path.exists(os.path.join(BIN, "lmdbio_slowfs")):
-        print("FUSE is missing")
-        sys.exit(77)
-    tests = unittest.main(argv=[sys.argv[0], *sys.argv[4:]], exit=False, verbosity=2).result
-    sys.exit(1 if not tests.wasSuccessful() else 77 if tests.skipped else 0)
+    main(BIN)
