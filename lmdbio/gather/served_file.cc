@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <climits>
 #include <cstdio>
@@ -97,6 +98,28 @@ std::size_t ServedFile::read(std::uint64_t offset, MutableBytes to) noexcept {
   }
   read_ += done;
   return done;
+}
+
+void ServedFile::read(std::span<RangeReader::Range> ranges) noexcept {
+  static_assert(RangeReader::kMostAtOnce <= node::Service::kAtOnce);
+  if (!is_open()) return;
+  std::array<node::Service::Range, RangeReader::kMostAtOnce> asked;
+  std::array<RangeReader::Range*, RangeReader::kMostAtOnce> of;
+  std::size_t n = 0;
+  for (RangeReader::Range& r : ranges) {
+    const bool in_a_piece = r.offset % kPiece + r.to.size() <= kPiece && r.to.size() <= node::kServiceBytes;
+    if (in_a_piece && n < asked.size()) {
+      of[n] = &r;
+      asked[n++] = {r.offset, r.to};
+    } else {
+      r.result = static_cast<long>(read(r.offset, r.to));
+    }
+  }
+  service_->read(number_, state_, std::span(asked).first(n));
+  for (std::size_t i = 0; i < n; ++i) {
+    of[i]->result = asked[i].result ? static_cast<long>(asked[i].result.value()) : 0;
+    read_ += static_cast<std::uint64_t>(of[i]->result);
+  }
 }
 
 }  // namespace lmdbio::gather

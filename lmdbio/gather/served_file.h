@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -27,6 +28,8 @@ class ServedFile {
   /// Reads bytes of the file.  Returns how many bytes were read, which may be fewer, or 0 if the server
   /// brings none. Blocks, as node::Service::read().
   std::size_t read(std::uint64_t offset, MutableBytes to) noexcept;
+  /// Reads ranges at the same time, as read().  Their results are numbers of bytes, or 0.
+  void read(std::span<RangeReader::Range> ranges) noexcept;
   /// Returns whether read() is likely to bring bytes.
   bool answers() const noexcept { return !refused_.load(std::memory_order_relaxed) && service_->answers(); }
   /// Copies counts of this process to a record of statistics.
@@ -60,6 +63,12 @@ class ServedReader final : public RangeReader {
     if (const std::size_t n = served_->read(offset, to); n != 0) return static_cast<long>(n);
     return file_->fill(offset, to);
   }
+  void fill_all(std::span<Range> ranges) noexcept override {
+    served_->read(ranges);
+    for (Range& r : ranges)
+      if (r.result == 0) r.result = file_->fill(r.offset, r.to);
+  }
+  unsigned at_once() const noexcept override { return served_->answers() ? kMostAtOnce : 1; }
   unsigned threads() const noexcept override { return file_->threads(); }
 
  private:

@@ -8,10 +8,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <new>
+#include <span>
 #include <utility>
 
 #include "lmdbio/base/fork_safe_mutex.h"
@@ -25,6 +27,8 @@ namespace {
 constexpr std::size_t kStackBytes = 256 * 1024;
 /// A buffered read of at least this many bytes requests all of them before it waits for the first.
 constexpr std::size_t kWorthAsking = 32 * 1024;
+/// A thread takes several reads at once, if its reader can, up to this many bytes.
+constexpr std::size_t kTogether = 64 * 1024;
 constexpr std::uint64_t kNotKnown = ~std::uint64_t{0};
 
 // Reads that only fill the page cache share one buffer, which is never read.  ThreadSanitizer must not report
@@ -83,6 +87,7 @@ class Ring {
     return items_ != nullptr;
   }
   unsigned count() const noexcept { return count_; }
+  const T& front() const noexcept { return items_[first_]; }
   void push(const T& item) noexcept { items_[(first_ + count_++) % room_] = item; }
   T pop() noexcept {
     const T item = items_[first_];
@@ -139,14 +144,28 @@ void ThreadsEngine::Pool::serve() noexcept {
       --idle;
     }
     if (ending) break;
-    const RawRead r = reads.pop();
+    std::array<RangeReader::Range, RangeReader::kMostAtOnce> ranges;
+    std::array<unsigned, RangeReader::kMostAtOnce> slots;
+    std::size_t n = 0, bytes = 0;
+    const unsigned at_once = reader->at_once();
+    do {
+      const RawRead r = reads.pop();
+      slots[n] = r.slot;
+      ranges[n++] = {r.offset, r.dst};
+      bytes += r.dst.size();
+    } while (n < at_once && reads.count() != 0 && bytes + reads.front().dst.size() <= kTogether);
+    if (n > 1 && reads.count() != 0) ::pthread_cond_signal(&work);
     ::pthread_mutex_unlock(&mutex);
-    const RawResult result{r.slot, reader->fill(r.offset, r.dst)};
+    if (n == 1)
+      ranges[0].result = reader->fill(ranges[0].offset, ranges[0].to);
+    else
+      reader->fill_all(std::span(ranges).first(n));
     ::pthread_mutex_lock(&mutex);
-    results.push(result);
-    if (results.count() == 1 && told != nullptr) {
+    const bool first = results.count() == 0;
+    for (std::size_t i = 0; i < n; ++i) results.push({slots[i], ranges[i].result});
+    if (first && told != nullptr) {
       told->notify();
-    } else if (results.count() == 1) {
+    } else if (first) {
       const std::uint64_t one = 1;
       [[maybe_unused]] const ssize_t written = ::write(ready.get(), &one, sizeof one);  // cannot fail
     }
@@ -223,10 +242,20 @@ Status ThreadsEngine::start(const File& file, unsigned most, std::unique_ptr<Ran
 Result<std::size_t> ThreadsEngine::do_submit(std::span<const RawRead> reads) noexcept {
   Pool& p = *pool_;
   ::pthread_mutex_lock(&p.mutex);
-  for (const RawRead& r : reads) p.reads.push(r);  // there is room: at most as many as `depth` are in flight
-  const unsigned waiting = p.reads.count(), idle = p.idle;
+  std::size_t bytes = 0;
+  for (const RawRead& r : reads) {
+    p.reads.push(r);  // there is room: at most as many as `depth` are in flight
+    bytes += r.dst.size();
+  }
+  // The number of threads for these reads, and for all that wait, if all are as large as these on average.
+  const std::size_t together = std::clamp<std::size_t>(
+      kTogether * reads.size() / std::max<std::size_t>(bytes, 1), 1, p.reader->at_once());
+  const auto threads_for = [&](std::size_t n) {
+    return static_cast<unsigned>((n + together - 1) / together);
+  };
+  const unsigned fresh = threads_for(reads.size()), waiting = threads_for(p.reads.count()), idle = p.idle;
   ::pthread_mutex_unlock(&p.mutex);
-  for (std::size_t i = std::min<std::size_t>(reads.size(), idle); i != 0; --i) ::pthread_cond_signal(&p.work);
+  for (unsigned i = std::min(fresh, idle); i != 0; --i) ::pthread_cond_signal(&p.work);
   // This may miss a thread that is about to become idle, and then start one thread too many, but never more
   // than `most`.
   const unsigned most = std::min(p.most, p.reader->threads());

@@ -49,23 +49,31 @@ struct Service::Registry {
   }
 };
 
-struct Service::Asked {
+struct Service::Question {
   ServiceHost::Kind kind;
   std::uint32_t file = 0;
   std::uint64_t offset = 0;
   std::size_t bytes = 0;
-  ServedState state;
+  const ServedState& state;
+  Bytes path{};  ///< only to open a file
+};
+
+/// A question that the server has got.
+struct Service::Asked {
+  unsigned slot;
+  SlotValue request;
+  std::int64_t begun;
 };
 
 namespace {
 
 // Copies the answer to a request out of its slot, and verifies it.
-template <class Asked>
+template <class Question>
 Result<std::size_t> take_answer(const ServiceSlotLayout& slot, const std::byte* memory, SlotValue request,
-                                const Asked& asked, Bytes question, MutableBytes to) noexcept {
+                                const Question& asked, MutableBytes to) noexcept {
   const std::int64_t result = slot.result;
   if (result < 0) return Status::from_errno(result >= -4095 ? static_cast<int>(-result) : EIO);
-  Bytes bytes = question;
+  Bytes bytes = asked.path;
   if (asked.kind == Kind::read) {
     const auto n = static_cast<std::size_t>(result);
     if (n > asked.bytes) return Status::from_errno(EIO);
@@ -147,45 +155,74 @@ void Service::answered_late(std::int64_t now, bool hangs) noexcept {
     silence_.store(lives() ? pause : INT64_MAX / 4, std::memory_order_relaxed);
 }
 
+// Returns whether the server has not answered for too long.  The file system may be slow, also for this
+// process, as long as the server works.
+bool Service::is_over(std::int64_t begun, std::int64_t now) const noexcept {
+  const std::int64_t worked = std::min(layout().worked_ns.load(std::memory_order_relaxed), now);
+  return now - std::max(begun, worked) > kMostWait || now - begun > kLongestWait;
+}
+
 Result<std::uint32_t> Service::open(std::string_view path, const ServedState& state) noexcept {
   if (path.size() > kServiceBytes) return Status::from_errno(ENAMETOOLONG);
-  Asked asked{ServiceHost::Kind::open, 0, 0, path.size(), state};
-  const Result<std::size_t> got = ask(asked, std::as_bytes(std::span(path)), {});
+  const Question question{Kind::open, 0, 0, path.size(), state, std::as_bytes(std::span(path))};
+  const Result<Asked> asked = ask(question, true);
+  if (!asked) return asked.error();
+  wake_server();
+  const Result<std::size_t> got = answer(question, asked.value(), {});
   if (!got) return got.error();
   return static_cast<std::uint32_t>(got.value());
 }
 
 Result<std::size_t> Service::read(std::uint32_t file, const ServedState& state, std::uint64_t offset,
                                   MutableBytes to) noexcept {
-  return ask({Kind::read, file, offset, std::min(to.size(), kServiceBytes), state}, {}, to);
+  Range range{offset, to};
+  read(file, state, {&range, 1});
+  return range.result;
 }
 
-Result<std::size_t> Service::ask(const Asked& asked, Bytes question, MutableBytes to) noexcept {
+void Service::read(std::uint32_t file, const ServedState& state, std::span<Range> ranges) noexcept {
+  const auto question = [&](const Range& r) {
+    return Question{Kind::read, file, r.offset, std::min(r.to.size(), kServiceBytes), state};
+  };
+  while (!ranges.empty()) {
+    std::array<std::optional<Asked>, kAtOnce> asked;
+    std::size_t n = 0;
+    bool any = false;
+    for (; n < std::min(kAtOnce, ranges.size()); ++n) {
+      // Waits for a slot only if this thread has none that others may wait for.
+      const Result<Asked> one = ask(question(ranges[n]), n == 0);
+      if (!one && n != 0) break;
+      if (one)
+        asked[n] = one.value();
+      else
+        ranges[n].result = one.error();
+      any = any || one;
+    }
+    if (any) wake_server();
+    for (std::size_t i = 0; i < n; ++i)
+      if (asked[i]) ranges[i].result = answer(question(ranges[i]), *asked[i], ranges[i].to);
+    ranges = ranges.subspan(n);
+  }
+}
+
+// Writes a question to a slot.  `waits`: for a free slot, if there is none.
+Result<Service::Asked> Service::ask(const Question& question, bool waits) noexcept {
   const Status late = Status::from_errno(ETIMEDOUT);
   if (is_inherited()) return Status::from_errno(ECANCELED);
   ServiceLayout& all = layout();
   const std::int64_t begun = now_ns();
-  std::int64_t now = begun;
-  if (all.nodes.load(std::memory_order_relaxed) < 2 || is_pausing(now)) return late;
-  // The file system may be slow, also for this process, as long as the server works.
-  const auto is_over = [&] {
-    const std::int64_t worked = std::min(all.worked_ns.load(std::memory_order_relaxed), now);
-    return now - std::max(begun, worked) > kMostWait || now - begun > kLongestWait;
-  };
+  if (all.nodes.load(std::memory_order_relaxed) < 2 || is_pausing(begun)) return late;
 
   const unsigned first = next_.fetch_add(1, std::memory_order_relaxed);
-  ServiceSlotLayout* slot = nullptr;
   unsigned index = 0;
   SlotValue request{0};
   for (unsigned i = 0;; ++i) {
     index = (first + i) % kServiceSlots;
-    if (take(all.slots[index].word, request)) {
-      slot = &all.slots[index];
-      break;
-    }
+    if (take(all.slots[index].word, request)) break;
     if (i % kServiceSlots != kServiceSlots - 1) continue;
-    now = now_ns();
-    if (is_over() || now - begun > kMostWait) {
+    if (!waits) return late;
+    const std::int64_t now = now_ns();
+    if (is_over(begun, now) || now - begun > kMostWait) {
       answered_late(now, false);
       return late;
     }
@@ -193,39 +230,51 @@ Result<std::size_t> Service::ask(const Asked& asked, Bytes question, MutableByte
     sleep([&] { (void)::nanosleep(&nap, nullptr); });
     if (is_inherited()) return Status::from_errno(ECANCELED);
   }
-  std::byte* const memory = segment_.data() + kMemoryAt + index * kServiceBytes;
-  slot->owner.store(life_of(Registry::get().life), std::memory_order_relaxed);
-  slot->kind = static_cast<std::uint32_t>(asked.kind);
-  slot->file = asked.file;
-  slot->offset = asked.offset;
-  slot->bytes = asked.bytes;
-  slot->state = asked.state;
-  if (!question.empty()) std::memcpy(memory, question.data(), question.size());
+  ServiceSlotLayout& slot = all.slots[index];
+  slot.owner.store(life_of(Registry::get().life), std::memory_order_relaxed);
+  slot.kind = static_cast<std::uint32_t>(question.kind);
+  slot.file = question.file;
+  slot.offset = question.offset;
+  slot.bytes = question.bytes;
+  slot.state = question.state;
+  if (!question.path.empty())
+    std::memcpy(segment_.data() + kMemoryAt + index * kServiceBytes, question.path.data(),
+                question.path.size());
   SlotValue seen = request;
-  if (!change(slot->word, seen, request.with(State::asked)))
+  if (!change(slot.word, seen, request.with(State::asked)))
     return late;  // the server took this process for dead
-  seen = request.with(State::asked);
-  all.asked.fetch_add(1);
-  if (all.sleeps.load() != 0) wake(all.asked);
+  return Asked{index, request, begun};
+}
 
+void Service::wake_server() noexcept {
+  layout().asked.fetch_add(1);
+  if (layout().sleeps.load() != 0) wake(layout().asked);
+}
+
+// Waits for the answer, and frees the slot.
+Result<std::size_t> Service::answer(const Question& question, const Asked& asked, MutableBytes to) noexcept {
+  const Status late = Status::from_errno(ETIMEDOUT);
+  ServiceSlotLayout& slot = layout().slots[asked.slot];
+  const SlotValue request = asked.request;
   for (;;) {
     if (is_inherited()) return Status::from_errno(ECANCELED);
-    seen = SlotValue(slot->word.load());
+    const SlotValue seen(slot.word.load());
     if (seen == request.with(State::done)) break;
     if (seen != request.with(State::asked) && seen != request.with(State::serving)) return late;
-    now = now_ns();
-    if (is_over()) {
-      answered_late(now, now - begun > kLongestWait);
-      if (give_up(slot->word, request) == GaveUp::yes) return late;
+    const std::int64_t now = now_ns();
+    if (is_over(asked.begun, now)) {
+      answered_late(now, now - asked.begun > kLongestWait);
+      if (give_up(slot.word, request) == GaveUp::yes) return late;
       break;
     }
-    sleep([&] { wait_on(slot->word, seen.bits(), kMostWait / 4); });
+    sleep([&] { wait_on(slot.word, seen.bits(), kMostWait / 4); });
   }
   if (const std::int64_t pause = silence_.load(std::memory_order_relaxed); pause != 0)
     silence_.store(pause - (pause + 7) / 8, std::memory_order_relaxed);
-  const Result<std::size_t> answer = take_answer(*slot, memory, request, asked, question, to);
-  seen = request.with(State::done);
-  (void)change(slot->word, seen, request.with(State::free));
+  const std::byte* const memory = segment_.data() + kMemoryAt + asked.slot * kServiceBytes;
+  const Result<std::size_t> answer = take_answer(slot, memory, request, question, to);
+  SlotValue seen = request.with(State::done);
+  (void)change(slot.word, seen, request.with(State::free));
   return answer;
 }
 

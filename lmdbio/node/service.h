@@ -8,10 +8,12 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -75,10 +77,20 @@ class Service {
   /// server does not serve the file, because it sees another file under this path; others as read().  Blocks
   /// as read().
   Result<std::uint32_t> open(std::string_view path, const ServedState& state) noexcept;
-  /// Reads bytes of a file that was announced with `state`, at most kServiceBytes.  Returns how many bytes
-  /// were read: fewer only at the end of the file.  Errors: ETIMEDOUT if the server does not answer in time,
-  /// or did not a moment ago; EIO if it cannot bring the bytes; ECANCELED in a forked child.  Blocks as long
-  /// as the server shows that it works, kLongestWait at most.
+  /// A range of a file, at most kServiceBytes long.
+  struct Range {
+    std::uint64_t offset;
+    MutableBytes to;
+    Result<std::size_t> result = Status::from_errno(ETIMEDOUT);
+  };
+  /// The number of ranges that are asked for at the same time.
+  static constexpr std::size_t kAtOnce = 16;
+  /// Reads ranges of a file that was announced with `state`.  Their results are how many bytes were read:
+  /// fewer only at the end of the file.  Errors: ETIMEDOUT if the server does not answer in time, or did not
+  /// a moment ago; EIO if it cannot bring the bytes; ECANCELED in a forked child.  Blocks as long as the
+  /// server shows that it works, kLongestWait at most for kAtOnce ranges.
+  void read(std::uint32_t file, const ServedState& state, std::span<Range> ranges) noexcept;
+  /// Reads one range.
   Result<std::size_t> read(std::uint32_t file, const ServedState& state, std::uint64_t offset,
                            MutableBytes to) noexcept;
   /// The longest time that a request waits while the server does not show that it works, and in all, in ns.
@@ -93,12 +105,16 @@ class Service {
 
  private:
   struct Registry;
+  struct Question;
   struct Asked;
   explicit Service(Segment segment) noexcept;
   ServiceLayout& layout() const noexcept;
   bool lives() const noexcept;
   bool is_inherited() const noexcept;
-  Result<std::size_t> ask(const Asked& asked, Bytes question, MutableBytes to) noexcept;
+  Result<Asked> ask(const Question& question, bool waits) noexcept;
+  Result<std::size_t> answer(const Question& question, const Asked& asked, MutableBytes to) noexcept;
+  void wake_server() noexcept;
+  bool is_over(std::int64_t begun, std::int64_t now) const noexcept;
   bool is_pausing(std::int64_t now) const noexcept;
   void answered_late(std::int64_t now, bool hangs) noexcept;
 

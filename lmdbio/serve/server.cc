@@ -16,14 +16,8 @@ namespace {
 using Request = node::ServiceRequests::Request;
 using Kind = node::ServiceRequests::Kind;
 
-enum Channel : unsigned {
-  kQuestions,
-  kAnswers,  ///< tells of the bytes that follow on kBytes
-  kBytes,
-};
-
-/// Questions and answers that may arrive at the same time.
-constexpr std::size_t kQuestionsAtOnce = 32, kAnswersAtOnce = node::kServiceSlots;
+/// Messages with questions, or with answers, that may arrive at the same time.
+constexpr std::size_t kMessagesAtOnce = 16;
 /// Bytes that are read, but not kept, beyond which no request is accepted.
 constexpr std::uint64_t kMostTransient = std::uint64_t{64} << 20;
 /// How long a home that did not answer is not asked, in ns.  Each pause is twice as long as the one before,
@@ -39,6 +33,12 @@ constexpr std::int64_t kTold = 5'000'000'000;
 constexpr std::int64_t kLongestQuestion = 10'000'000'000;
 
 }  // namespace
+
+enum Server::Channel : unsigned {
+  kQuestions,
+  kAnswers,  ///< tells of the bytes that follow on kBytes
+  kBytes,
+};
 
 std::uint32_t home_of(const node::ServedState& file, std::uint64_t chunk, std::uint32_t ranks) noexcept {
   const std::uint64_t row = chunk / ranks;
@@ -66,8 +66,8 @@ bool Server::end() {
     if (!op.done()) transport_.cancel(op);
     all = all && op.done();
   };
-  for (Incoming<Question>& q : questions_) cancel(q.op);
-  for (Incoming<Answer>& a : answers_) cancel(a.op);
+  for (Incoming& q : questions_) cancel(q.op);
+  for (Incoming& a : answers_) cancel(a.op);
   return all;
 }
 
@@ -78,15 +78,19 @@ bool Server::is_busy() const noexcept {
 
 Status Server::start() {
   asked_.resize(node::kServiceSlots);
-  questions_.resize(kQuestionsAtOnce);
-  answers_.resize(kAnswersAtOnce);
-  const auto receive = [&](auto& incoming, unsigned channel) {
-    const MutableBytes room = std::as_writable_bytes(std::span(&incoming.message, 1));
-    if (failed_.ok()) failed_ = transport_.receive(ranks::kAnyRank, channel, room, incoming.op);
+  const auto start = [&](std::deque<Incoming>& incoming, Channel channel) {
+    incoming.push_back({std::make_unique_for_overwrite<std::byte[]>(kMessageBytes), {}});
+    if (failed_.ok()) failed_ = receive(incoming.back(), channel);
   };
-  for (Incoming<Question>& q : questions_) receive(q, kQuestions);
-  for (Incoming<Answer>& a : answers_) receive(a, kAnswers);
+  for (std::size_t i = 0; i < kMessagesAtOnce; ++i) {
+    start(questions_, kQuestions);
+    start(answers_, kAnswers);
+  }
   return failed_;
+}
+
+Status Server::receive(Incoming& incoming, Channel channel) {
+  return transport_.receive(ranks::kAnyRank, channel, {incoming.bytes.get(), kMessageBytes}, incoming.op);
 }
 
 bool Server::may_accept() const noexcept {
@@ -98,19 +102,15 @@ bool Server::may_accept() const noexcept {
 }
 
 // Takes the messages that have arrived, in the sequence of the receives, and receives again.
-template <class Message, class Accept>
-Status Server::take(std::deque<Incoming<Message>>& incoming, unsigned channel, Accept&& accept) {
-  while (!incoming.empty() && incoming.front().op.done()) {
-    const ranks::Operation op = incoming.front().op;
-    if (!op.status.ok()) return op.status;
-    const Message message = incoming.front().message;
+template <class Accept>
+Status Server::take(std::deque<Incoming>& incoming, Channel channel, Accept&& accept) {
+  while (!incoming.empty() && incoming.front().op.done() && may_accept()) {
+    Incoming first = std::move(incoming.front());
     incoming.pop_front();
-    incoming.emplace_back();
-    const MutableBytes room = std::as_writable_bytes(std::span(&incoming.back().message, 1));
-    if (const Status st = transport_.receive(ranks::kAnyRank, channel, room, incoming.back().op); !st.ok())
-      return st;
-    accept(message, op);
-    if (!may_accept()) break;
+    if (!first.op.status.ok()) return first.op.status;
+    accept(Bytes(first.bytes.get(), first.op.bytes), first.op.from);
+    incoming.push_back(std::move(first));
+    if (const Status st = receive(incoming.back(), channel); !st.ok()) return st;
   }
   return {};
 }
@@ -124,8 +124,9 @@ Status Server::step() {
   note(transport_.poll());
   for (const std::unique_ptr<File>& f : files_) advance(*f);
   if (failed_.ok())
-    note(take(answers_, kAnswers,
-              [&](const Answer& a, const ranks::Operation& op) { note(accept_answer(a, op.from)); }));
+    note(take(answers_, kAnswers, [&](Bytes message, std::uint32_t from) {
+      while (const std::optional<Answer> a = next_answer(message)) note(accept_answer(*a, from));
+    }));
   for (auto a = arriving_.begin(); a != arriving_.end();) {
     if (!a->op.done()) {
       ++a;
@@ -134,17 +135,10 @@ Status Server::step() {
     const bool good = a->op.status.ok() && a->op.bytes == a->size;
     // Else the bytes of later answers would be taken for those of others.
     if (!good) note(a->op.status.ok() ? Status::from_errno(EPROTO) : a->op.status);
-    if (a->wanted && good) {
-      Asked& asked = asked_[a->slot];
-      counts_.from_nodes += a->size;
-      counts_.to_programs += a->size;
-      programs_.finish(*asked.request, static_cast<std::int64_t>(a->size), {a->bytes.get(), a->size});
-      asked.request.reset();
-      Peer& home = peers_[a->from];
-      home.pause -= (home.pause + 7) / 8;
-    } else if (a->wanted) {
+    if (a->wanted && good)
+      give_program(a->slot, {a->bytes.get(), a->size});
+    else if (a->wanted)
       read_alone(a->slot);
-    }
     a = arriving_.erase(a);
   }
   for (const Sending& sent : sending_)
@@ -165,10 +159,9 @@ Status Server::step() {
     read_alone(slot);
   }
 
-  if (failed_.ok() && may_accept())
-    note(take(questions_, kQuestions, [&](const Question& q, const ranks::Operation& op) {
-      if (op.bytes >= offsetof(Question, path) && q.path_bytes <= kMostPath && q.size() <= op.bytes)
-        accept_question(q, op.from);
+  if (failed_.ok())
+    note(take(questions_, kQuestions, [&](Bytes message, std::uint32_t from) {
+      while (const std::optional<Question> q = next_question(message)) accept_question(*q, from);
     }));
   while (!ending_ && may_accept()) {
     const std::optional<Request> request = programs_.next();
@@ -185,6 +178,8 @@ Status Server::step() {
     give(waiting);
   }
   if (has_read_ && !ending_ && now >= next_sign_ns_) show_work(now);
+  for (auto& [to, message] : outgoing_) flush(to.first, to.second, message);
+  outgoing_.clear();
   if (now >= next_look_ns_) {
     next_look_ns_ = now + kLookEvery;
     programs_.free_slots_of_dead();
@@ -202,7 +197,7 @@ void Server::show_work(std::int64_t now) {
   programs_.show_work();
   for (auto& [rank, peer] : peers_)
     if (peer.asked != 0 && now - peer.asked < kTold && now - peer.answered >= settings_.patience / 4)
-      answer(rank, {Answer::Kind::working, 0, 0, 0}, {}, {});
+      answer(rank, {Answer::Kind::working}, {}, {});
 }
 
 void Server::accept_program(const Request& request) {
@@ -226,7 +221,7 @@ void Server::accept_program(const Request& request) {
   const std::uint32_t ranks = transport_.ranks(), home = home_of(file.state, chunk, ranks);
   const bool asks = home != transport_.rank() && failed_.ok() && !file.refused.contains(home) &&
                     settings_.now() >= peers_[home].silent_until;
-  if (asks && ask(request, home).ok()) return;
+  if (asks) return ask(request, home);
   if (home != transport_.rank()) counts_.alone += request.bytes;
   if (!read_here({request, transport_.rank(), 0, 0, &file, nullptr, request.offset, request.bytes},
                  home == transport_.rank()))
@@ -234,28 +229,14 @@ void Server::accept_program(const Request& request) {
 }
 
 // Asks the home for the bytes of a program's request.
-Status Server::ask(const Request& request, std::uint32_t home) {
+void Server::ask(const Request& request, std::uint32_t home) {
   File& file = *files_[request.file];
-  Question question{};
-  question.state = file.state;
-  question.offset = request.offset;
-  question.bytes = static_cast<std::uint32_t>(request.bytes);
-  question.slot = request.slot;
-  question.number = ++numbers_;
-  if (!file.told.contains(home)) {
-    question.path_bytes = static_cast<std::uint32_t>(file.path.size());
-    std::memcpy(question.path, file.path.data(), file.path.size());
-  }
-  const Bytes bytes = std::as_bytes(std::span(&question, 1)).first(question.size());
-  sending_.push_back({{}, {bytes.begin(), bytes.end()}, {}});
-  if (const Status st = transport_.send(home, kQuestions, sending_.back().bytes, sending_.back().op);
-      !st.ok()) {
-    sending_.pop_back();
-    return st;
-  }
-  file.told.insert(home);
+  const bool knows = !file.told.insert(home).second;
+  const Question question{
+      file.state,   request.offset, static_cast<std::uint32_t>(request.bytes),
+      request.slot, ++numbers_,     knows ? std::string_view() : std::string_view(file.path)};
+  (void)outgoing(home, kQuestions, question, request.bytes);
   asked_[request.slot] = {request, home, question.number, waited_};
-  return {};
 }
 
 // Reads from this node's file system what a home was asked for.
@@ -266,6 +247,17 @@ void Server::read_alone(unsigned slot) {
   for (Arriving& a : arriving_) a.wanted = a.wanted && a.slot != slot;
   if (!read_here({request, transport_.rank(), 0, 0, &file, nullptr, request.offset, request.bytes}, false))
     programs_.finish(request, -EIO, {});
+}
+
+// Gives a program the bytes that another server has brought.
+void Server::give_program(unsigned slot, Bytes bytes) {
+  Asked& asked = asked_[slot];
+  counts_.from_nodes += bytes.size();
+  counts_.to_programs += bytes.size();
+  programs_.finish(*asked.request, static_cast<std::int64_t>(bytes.size()), bytes);
+  asked.request.reset();
+  Peer& home = peers_[asked.home];
+  home.pause -= (home.pause + 7) / 8;
 }
 
 Status Server::accept_answer(const Answer& answer, std::uint32_t from) {
@@ -279,6 +271,10 @@ Status Server::accept_answer(const Answer& answer, std::uint32_t from) {
   Asked* const asked = answer.slot < asked_.size() ? &asked_[answer.slot] : nullptr;
   const bool wanted = asked != nullptr && asked->request && asked->home == from &&
                       asked->number == answer.number && answer.bytes <= asked->request->bytes;
+  if (answer.kind == Answer::Kind::inline_bytes) {
+    if (wanted && answer.bytes != 0) give_program(answer.slot, answer.contents);
+    return {};
+  }
   if (answer.kind != Answer::Kind::bytes) {
     if (!wanted) return {};
     File& file = *files_[asked->request->file];
@@ -299,33 +295,52 @@ Status Server::accept_answer(const Answer& answer, std::uint32_t from) {
   return {};
 }
 
-void Server::accept_question(const Question& question, std::uint32_t from) {
+void Server::accept_question(Question question, std::uint32_t from) {
   peers_[from].asked = settings_.now();
-  File* const file = find_or_open(std::string(question.path, question.path_bytes), question.state);
-  if (file != nullptr && !file->opened) {
-    file->questions.emplace_back(question, from);
-    return;
-  }
-  if (file != nullptr) return answer_question(*file, question, from);
-  answer(from, {Answer::Kind::none, question.slot, question.number, 0}, {}, {});
+  File* const file = find_or_open(std::string(question.path), question.state);
+  question.path = {};  // the message ends
+  if (file == nullptr) return answer(from, {Answer::Kind::none, question.slot, question.number}, {}, {});
+  if (file->opened) return answer_question(*file, question, from);
+  file->questions.emplace_back(question, from);
 }
 
-void Server::answer(std::uint32_t rank, const Answer& answer, Bytes bytes,
-                    std::shared_ptr<const void> owner) {
-  if (!failed_.ok()) return;  // an answer without its bytes would give them to the next one
+void Server::answer(std::uint32_t rank, Answer answer, Bytes bytes, std::shared_ptr<const void> owner) {
   peers_[rank].answered = settings_.now();
-  const auto send = [&](unsigned channel, Bytes message) {
-    const Status st = transport_.send(rank, channel, message, sending_.back().op);
-    if (st.ok()) return true;
-    sending_.pop_back();
-    if (failed_.ok()) failed_ = st;
-    return false;
+  if (answer.kind == Answer::Kind::bytes) answer.bytes = static_cast<std::uint32_t>(bytes.size());
+  if (answer.kind == Answer::Kind::bytes && bytes.size() <= kInlineBytes) {
+    answer.kind = Answer::Kind::inline_bytes;
+    answer.contents = bytes;
+  }
+  Outgoing& message = outgoing(rank, kAnswers, answer, bytes.size());
+  if (answer.kind == Answer::Kind::bytes) message.following.emplace_back(bytes, std::move(owner));
+}
+
+// Adds an entry to the message of this step for another server.  `bytes`: that the entry asks for or brings.
+template <class Entry>
+Server::Outgoing& Server::outgoing(std::uint32_t rank, Channel channel, const Entry& entry,
+                                   std::uint64_t bytes) {
+  Outgoing& message = outgoing_[{rank, channel}];
+  if (message.entries.size() + size_of(entry) > kMessageBytes || message.bytes + bytes > node::kServiceBytes)
+    flush(rank, channel, message);
+  append(message.entries, entry);
+  message.bytes += bytes;
+  return message;
+}
+
+// Sends a message, and the bytes that follow it.
+void Server::flush(std::uint32_t rank, Channel channel, Outgoing& message) {
+  const Outgoing sent = std::exchange(message, {});
+  const auto send = [&](Channel on, std::vector<std::byte> entries, Bytes bytes,
+                        const std::shared_ptr<const void>& owner) {
+    if (!failed_.ok()) return;  // an answer without its bytes would give them to the next one
+    sending_.push_back({{}, std::move(entries), owner});
+    Sending& now = sending_.back();
+    failed_ = transport_.send(rank, on, bytes.empty() ? Bytes(now.bytes) : bytes, now.op);
+    if (!failed_.ok()) sending_.pop_back();
   };
-  const Bytes head = std::as_bytes(std::span(&answer, 1));
-  sending_.push_back({{}, {head.begin(), head.end()}, {}});
-  if (!send(kAnswers, sending_.back().bytes) || bytes.empty()) return;
-  sending_.push_back({{}, {}, std::move(owner)});
-  (void)send(kBytes, bytes);
+  if (sent.entries.empty()) return;
+  send(channel, sent.entries, {}, {});
+  for (const auto& [bytes, owner] : sent.following) send(kBytes, {}, bytes, owner);
 }
 
 }  // namespace lmdbio::serve

@@ -6,14 +6,17 @@
 #include <cstdint>
 #include <deque>
 #include <list>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "lmdbio/node/service.h"
 #include "lmdbio/ranks/transport.h"
 #include "lmdbio/serve/home_files.h"
+#include "lmdbio/serve/messages.h"
 
 namespace lmdbio::serve {
 
@@ -59,14 +62,12 @@ class Server {
 
  private:
   struct File;
-  struct Question;
-  struct Answer;
   struct Asked;
-  /// A receive of a small message.  Messages are taken in the sequence of the receives.
-  template <class Message>
   struct Incoming;
+  struct Outgoing;
   struct Arriving;
   struct Sending;
+  enum Channel : unsigned;
   /// A request that waits for a block: of a program, or of another server.
   struct Waiting {
     node::ServiceRequests::Request request;  ///< only of a program
@@ -78,7 +79,7 @@ class Server {
   };
 
   void accept_program(const node::ServiceRequests::Request& request);
-  void accept_question(const Question& question, std::uint32_t from);
+  void accept_question(Question question, std::uint32_t from);
   void answer_question(File& file, const Question& question, std::uint32_t from);
   Status accept_answer(const Answer& answer, std::uint32_t from);
   File* find_or_open(const std::string& path, const node::ServedState& state);
@@ -89,12 +90,17 @@ class Server {
   Result<std::shared_ptr<Block>> read_chunk(File& file, std::uint64_t chunk);
   bool has_room(const File& file, std::uint64_t chunk) const noexcept;
   void read_ahead(File& file, std::uint64_t chunk);
-  Status ask(const node::ServiceRequests::Request& request, std::uint32_t home);
+  void ask(const node::ServiceRequests::Request& request, std::uint32_t home);
   void read_alone(unsigned slot);
+  void give_program(unsigned slot, Bytes bytes);
   void give(const Waiting& waiting);
-  void answer(std::uint32_t rank, const Answer& answer, Bytes bytes, std::shared_ptr<const void> owner);
-  template <class Message, class Accept>
-  Status take(std::deque<Incoming<Message>>& incoming, unsigned channel, Accept&& accept);
+  void answer(std::uint32_t rank, Answer answer, Bytes bytes, std::shared_ptr<const void> owner);
+  template <class Accept>
+  Status take(std::deque<Incoming>& incoming, Channel channel, Accept&& accept);
+  Status receive(Incoming& incoming, Channel channel);
+  template <class Entry>
+  Outgoing& outgoing(std::uint32_t rank, Channel channel, const Entry& entry, std::uint64_t bytes);
+  void flush(std::uint32_t rank, Channel channel, Outgoing& message);
   bool may_accept() const noexcept;
   void show_work(std::int64_t now);
 
@@ -104,8 +110,8 @@ class Server {
   const Settings settings_;
   Status failed_;  ///< of the transport
   std::vector<std::unique_ptr<File>> files_;
-  std::deque<Incoming<Question>> questions_;
-  std::deque<Incoming<Answer>> answers_;
+  std::deque<Incoming> questions_, answers_;
+  std::map<std::pair<std::uint32_t, Channel>, Outgoing> outgoing_;  ///< of this step
   std::deque<Waiting> waiting_;
   std::vector<Asked> asked_;  ///< for each slot
   std::uint32_t numbers_ = 0;

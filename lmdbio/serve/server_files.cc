@@ -89,7 +89,7 @@ void Server::finish_open(const Request& request, const File& file) {
 void Server::answer_question(File& file, const Question& question, std::uint32_t from) {
   const int error = file.opened->raw();
   const Answer no{error == ESTALE || error == ENOENT ? Answer::Kind::other_file : Answer::Kind::none,
-                  question.slot, question.number, 0};
+                  question.slot, question.number};
   const bool good = question.bytes != 0 && question.bytes <= node::kServiceBytes &&
                     question.offset % kChunkBytes + question.bytes <= kChunkBytes;
   if (good &&
@@ -176,9 +176,8 @@ void Server::give(const Waiting& waiting) {
   }
   counts_.to_nodes += bytes.size();
   answer(waiting.rank,
-         {bytes.empty() ? Answer::Kind::none : Answer::Kind::bytes, waiting.slot, waiting.number,
-          static_cast<std::uint32_t>(bytes.size())},
-         bytes, waiting.block);
+         {bytes.empty() ? Answer::Kind::none : Answer::Kind::bytes, waiting.slot, waiting.number}, bytes,
+         waiting.block);
 }
 
 }  // namespace lmdbio::serve

@@ -13,34 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "lmdbio/serve/messages.h"
 #include "lmdbio/serve/server.h"
 
 namespace lmdbio::serve {
-
-/// The longest path of a file that is served, in bytes.
-inline constexpr std::size_t kMostPath = 4096;
-
-/// Asks the home of a chunk for bytes of it.
-struct Server::Question {
-  node::ServedState state;
-  std::uint64_t offset;
-  std::uint32_t bytes, slot, number;
-  std::uint32_t path_bytes;  ///< 0: the home knows the file
-  char path[kMostPath];
-  std::size_t size() const noexcept { return offsetof(Question, path) + path_bytes; }
-};
-
-struct Server::Answer {
-  enum class Kind : std::uint32_t {
-    bytes,       ///< a message on kBytes follows
-    none,        ///< the home cannot bring the bytes
-    other_file,  ///< the home sees another file under this path
-    working,     ///< of no question: the home has finished reads since it last said so
-  };
-  Kind kind;
-  std::uint32_t slot, number;  ///< of the question
-  std::uint32_t bytes;         ///< of the message on kBytes
-};
 
 struct Server::File {
   std::string path;
@@ -68,9 +44,9 @@ struct Server::Asked {
   std::int64_t since = 0;  ///< time of the question, as waited_
 };
 
-template <class Message>
+/// A receive of a message with questions or answers.
 struct Server::Incoming {
-  Message message;
+  std::unique_ptr<std::byte[]> bytes;  ///< kMessageBytes
   ranks::Operation op;
 };
 
@@ -81,6 +57,14 @@ struct Server::Arriving {
   bool wanted;
   std::size_t size;
   std::unique_ptr<std::byte[]> bytes;
+};
+
+/// A message that is being collected for another server.  Messages of the channels are sent by flush().
+struct Server::Outgoing {
+  std::vector<std::byte> entries;
+  std::uint64_t bytes = 0;  ///< that the entries ask for, or that follow them
+  /// Bytes that follow, one message for each, and what has them.
+  std::vector<std::pair<Bytes, std::shared_ptr<const void>>> following;
 };
 
 /// A message, and what has its bytes.

@@ -6,12 +6,15 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <numeric>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,6 +52,37 @@ Result<std::unique_ptr<IoEngine>> make_pread(const File& f) { return pread_engin
 template <unsigned depth, unsigned threads = 0>
 Result<std::unique_ptr<IoEngine>> make_threads(const File& f) {
   return threads_engine(f, depth, threads);
+}
+
+/// Reads several small ranges at once, and counts how it was called.
+class TogetherReader final : public RangeReader {
+ public:
+  explicit TogetherReader(const File& file) : file_(file_reader(file)) {}
+  long fill(std::uint64_t offset, MutableBytes to) noexcept override {
+    ++alone;
+    return file_->fill(offset, to);
+  }
+  void fill_all(std::span<Range> ranges) noexcept override {
+    std::size_t bytes = 0;
+    for (Range& r : ranges) {
+      bytes += r.to.size();
+      r.result = file_->fill(r.offset, r.to);
+    }
+    EXPECT_LE(ranges.size(), kMostAtOnce);
+    EXPECT_LE(bytes, 64u << 10);
+    together += static_cast<unsigned>(ranges.size());
+    ++calls;
+  }
+  unsigned at_once() const noexcept override { return kMostAtOnce; }
+  unsigned threads() const noexcept override { return 64; }
+  static inline std::atomic<unsigned> alone, calls, together;
+
+ private:
+  const std::unique_ptr<RangeReader> file_;
+};
+
+Result<std::unique_ptr<IoEngine>> make_together(const File& f) {
+  return threads_engine(f, 32, 0, std::make_unique<TogetherReader>(f));
 }
 template <unsigned depth>
 Result<std::unique_ptr<IoEngine>> make_uring(const File& f) {
@@ -358,11 +392,38 @@ INSTANTIATE_TEST_SUITE_P(
         Kind{"threads_one_deep", {0, 0, false}, File::Mode::buffered, make_threads<1>},
         Kind{"threads_fewer_than_depth", {0, 0, false}, File::Mode::buffered, make_threads<16, 3>},
         Kind{"threads_direct_if_possible", {0, 0, false}, File::Mode::direct_if_possible, make_threads<16>},
+        Kind{"threads_together", {0, 0, false}, File::Mode::buffered, make_together},
         Kind{"uring", {0, 0, false}, File::Mode::buffered, make_uring<16>},
         Kind{"uring_one_deep", {0, 0, false}, File::Mode::buffered, make_uring<1>},
         Kind{"uring_odd_depth", {0, 0, false}, File::Mode::buffered, make_uring<37>},
         Kind{"uring_direct_if_possible", {0, 0, false}, File::Mode::direct_if_possible, make_uring<16>}),
     [](const auto& i) { return std::string(i.param.name); });
+
+TEST(ThreadsEngine, ReadsSmallRangesTogetherAndLargeOnesAlone) {
+  const auto contents = pattern(std::size_t{4} << 20);
+  const testing::TempFile t(contents);
+  const Result<File> f = File::open(t.path(), File::Mode::buffered);
+  ASSERT_TRUE(f);
+  constexpr std::size_t kReads = 32;
+  for (const std::size_t size : {std::size_t{4096}, std::size_t{100} << 10}) {
+    const std::unique_ptr<IoEngine> engine = make_together(f.value()).value();
+    TogetherReader::alone = TogetherReader::calls = TogetherReader::together = 0;
+    std::vector<std::byte> got(kReads * size);
+    std::vector<ReadOp> reads;
+    for (std::size_t i = 0; i < kReads; ++i)
+      reads.push_back({i * size, std::span(got).subspan(i * size, size), i});
+    ASSERT_EQ(engine->submit(reads).value(), kReads);
+    std::array<Completion, kReads> results;
+    std::size_t n = 0;
+    while (n < kReads) n += engine->reap(results, 1).value();
+    EXPECT_TRUE(std::equal(got.begin(), got.end(), contents.begin()));
+    EXPECT_EQ(TogetherReader::alone + TogetherReader::together, kReads);
+    if (size == 4096)
+      EXPECT_LT(TogetherReader::alone + TogetherReader::calls, kReads / 2);
+    else
+      EXPECT_EQ(TogetherReader::alone, kReads);
+  }
+}
 
 TEST(PreadEngine, ReadsADescriptorThatItCannot) {
   const auto contents = pattern(4096);

@@ -101,6 +101,53 @@ TEST(NodeService, OpensAndReads) {
   EXPECT_EQ(service->read(kFile + 1, kState, 0, more).error().raw(), EIO);
 }
 
+TEST(NodeService, ReadsRangesAtOnce) {
+  const std::uint64_t bytes = std::uint64_t{1} << 20;
+  Served served(bytes);
+  const std::shared_ptr<Service> service = Service::get();
+  ASSERT_NE(service, nullptr);
+  for (const std::size_t n : {std::size_t{0}, std::size_t{1}, Service::kAtOnce, 3 * Service::kAtOnce + 5}) {
+    std::vector<std::byte> got(n * 100);
+    std::vector<Service::Range> ranges;
+    for (std::size_t i = 0; i < n; ++i)  // every seventh lies behind the end
+      ranges.push_back({i % 7 == 6 ? bytes + i : i * 1000, std::span(got).subspan(i * 100, 100)});
+    served.asked = 0;
+    service->read(kFile, kState, ranges);
+    EXPECT_EQ(served.asked, n);
+    for (std::size_t i = 0; i < n; ++i) {
+      if (i % 7 == 6) {
+        EXPECT_EQ(ranges[i].result.error().raw(), EIO);
+        continue;
+      }
+      EXPECT_EQ(ranges[i].result.value(), 100u);
+      for (std::size_t b = 0; b < 100; ++b) EXPECT_EQ(ranges[i].to[b], byte_at(ranges[i].offset + b));
+    }
+  }
+}
+
+// Threads that together want more slots than there are do not wait for each other for ever.
+TEST(NodeService, ManyThreadsThatReadRangesAtOnce) {
+  Served served(std::uint64_t{1} << 30);
+  const std::shared_ptr<Service> service = Service::get();
+  ASSERT_NE(service, nullptr);
+  std::atomic<unsigned> good{0};
+  std::vector<std::thread> threads;
+  constexpr unsigned kThreads = kServiceSlots / Service::kAtOnce * 4, kRanges = 100;
+  for (unsigned t = 0; t < kThreads; ++t)
+    threads.emplace_back([&, t] {
+      test::Rng rng(t);
+      std::vector<std::byte> got(kRanges * 64);
+      std::vector<Service::Range> ranges;
+      for (unsigned i = 0; i < kRanges; ++i)
+        ranges.push_back({rng.below(1 << 29), std::span(got).subspan(i * 64, 64)});
+      service->read(kFile, kState, ranges);
+      for (const Service::Range& r : ranges)
+        if (r.result && r.result.value() == 64 && r.to[5] == byte_at(r.offset + 5)) ++good;
+    });
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(good, kThreads * kRanges);
+}
+
 TEST(NodeService, ManyThreads) {
   Served served(std::uint64_t{1} << 30);
   const std::shared_ptr<Service> service = Service::get();
