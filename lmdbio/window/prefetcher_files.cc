@@ -140,6 +140,9 @@ Result<std::shared_ptr<WindowFile>> Prefetcher::open(const std::shared_ptr<Windo
     if (whole && !(window->prepare_restore(whole.size()) && window->map_image(std::move(whole))))
       file->is_cached = false;
     file->begin_counting(memory_.limit());
+    // A file that fits into memory is read from other nodes once, and not in each epoch.
+    if (backing.served != nullptr && whole_load_path(*file, used_bytes, chunks_.budget()) == ReadPath::direct)
+      file->comes_around = true;
     chunks_.files().push_back(file.get());
     file->users = 1;
     if (log_enabled(LogLevel::info))
