@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -16,6 +17,14 @@ namespace lmdbio {
 
 /// Returns the kernel's page size, in bytes.
 inline std::size_t system_page() noexcept { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
+
+/// Moves the mapping of `bytes` bytes at `from` to `to`, over what is mapped there.  Returns and errors: as
+/// mremap(2) with MREMAP_FIXED.  Makes the system call itself: in processes that use UCX (many MPI
+/// libraries), mremap(3) loses its fifth argument, and the mapping would move to address 0.
+inline void* move_mapping(void* from, std::size_t bytes, void* to) noexcept {
+  return reinterpret_cast<void*>(
+      ::syscall(SYS_mremap, from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to));
+}
 
 /// A range of mapped addresses.  A default-constructed or moved-from Mapping owns nothing: data() is null,
 /// size() 0.

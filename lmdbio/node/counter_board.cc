@@ -223,7 +223,7 @@ void CounterBoard::after_fork_in_child() noexcept {
     if (e.facts.kind == CellKind::text)
       std::memcpy(static_cast<std::byte*>(fresh) + e.at, bytes_of(board) + e.at, e.bytes);
   const std::size_t bytes = align_up(kBytes, system_page());
-  if (::mremap(fresh, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, board) == MAP_FAILED) {
+  if (move_mapping(fresh, bytes, board) == MAP_FAILED) {
     (void)Mapping(fresh, bytes);
     return;
   }

@@ -20,9 +20,6 @@ namespace lmdbio::window {
 
 namespace {
 
-void* move_mapping(void* from, std::size_t bytes, void* to) noexcept {
-  return ::mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to);
-}
 // An old size of 0 duplicates a shared mapping (mremap(2)).  The copy is made at another address and then
 // moved.  The reason: older kernels unmap the target before they find that no further mapping is allowed.  A
 // move needs no further mapping.

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +14,11 @@
 #include "lmdbio/base/unique_fd.h"
 #include "tests/support/temp_file.h"
 #include "tests/support/test_bytes.h"
+
+/// As in processes that use UCX: the new address is lost.
+extern "C" void* mremap(void* from, std::size_t old_bytes, std::size_t new_bytes, int flags, ...) noexcept {
+  return reinterpret_cast<void*>(::syscall(SYS_mremap, from, old_bytes, new_bytes, flags, nullptr));
+}
 
 namespace lmdbio {
 namespace {
@@ -145,6 +151,20 @@ TEST(Mapping, FileErrors) {
   EXPECT_EQ(Mapping::map_file(write_only.get(), 4096, 4096).error().raw(), EACCES);
   UniqueFd directory(::open("/", O_RDONLY | O_CLOEXEC));
   EXPECT_EQ(Mapping::map_file(directory.get(), 4096, 4096).error().raw(), ENODEV);
+}
+
+TEST(Mapping, MovesOverAnotherOne) {
+  const auto make = [](int value) {
+    void* const p = ::mmap(nullptr, kMiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    std::memset(p, value, kMiB);
+    return Mapping(p, kMiB);
+  };
+  Mapping from = make(1), to = make(2);
+  EXPECT_EQ(move_mapping(from.release(), kMiB, to.data()), to.data());
+  EXPECT_EQ(to.data()[0], std::byte{1});
+  EXPECT_EQ(to.data()[kMiB - 1], std::byte{1});
+  EXPECT_EQ(move_mapping(to.data() + 1, kMiB, to.data()), MAP_FAILED);
+  EXPECT_EQ(errno, EINVAL);
 }
 
 }  // namespace
