@@ -17,7 +17,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from served_hosts import HOSTS_PROGRAM, drop_cache, environment, main, mounting  # noqa: E402
+from served_hosts import HOSTS_PROGRAM, drop_cache, environment, main, mounting, write_database  # noqa: E402
 
 MPIRUN, BIN, LIBRARY = sys.argv[1:4]
 RECORDS, VALUE, HOSTS, BANDWIDTH = 600, 60000, 3, 30_000_000  # bytes per second, for all hosts together
@@ -111,19 +111,14 @@ class ServeFailures(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        import lmdb
         import zlib
         cls.folder = tempfile.TemporaryDirectory(prefix="lmdbio_failures_")
         cls.data, cls.mount = (os.path.join(cls.folder.name, d) for d in ("data", "mount"))
         os.mkdir(cls.data)
         os.mkdir(cls.mount)
         cls.file, cls.sum = os.path.join(cls.data, "data.mdb"), 0
-        rng = random.Random(3)
-        with lmdb.open(cls.file, map_size=1 << 30, subdir=False, lock=False) as env, env.begin(write=True) as txn:
-            for i in range(RECORDS):
-                value = rng.randbytes(VALUE)
-                cls.sum = zlib.crc32(value, cls.sum)
-                txn.put(b"%08d" % i, value, append=True)
+        for value in write_database(cls.file, RECORDS, VALUE):
+            cls.sum = zlib.crc32(value, cls.sum)
         cls.reader = os.path.join(cls.folder.name, "reader.py")
         with open(cls.reader, "w", encoding="utf-8") as file:
             file.write(READER)

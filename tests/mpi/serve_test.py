@@ -8,7 +8,6 @@ BIN has lmdbio and lmdbio_slowfs.  Exit status 77: FUSE, namespaces, mpirun or p
 """
 import json
 import os
-import random
 import shlex
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from served_hosts import HOSTS_PROGRAM, drop_cache, environment, main, mounting  # noqa: E402
+from served_hosts import HOSTS_PROGRAM, drop_cache, environment, main, mounting, write_database  # noqa: E402
 
 MPIRUN, BIN, LIBRARY = sys.argv[1:4]
 RECORDS, VALUE, HOSTS = 600, 60000, 3
@@ -56,17 +55,12 @@ def want(values, how):
 class Serve(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        import lmdb
         cls.folder = tempfile.TemporaryDirectory(prefix="lmdbio_serve_")
         cls.data, cls.mount = (os.path.join(cls.folder.name, d) for d in ("data", "mount"))
         os.mkdir(cls.data)
         os.mkdir(cls.mount)
         cls.file = os.path.join(cls.data, "data.mdb")
-        rng = random.Random(3)
-        cls.values = [rng.randbytes(VALUE) for _ in range(RECORDS)]
-        with lmdb.open(cls.file, map_size=1 << 30, subdir=False, lock=False) as env, env.begin(write=True) as txn:
-            for i, v in enumerate(cls.values):
-                txn.put(b"%08d" % i, v, append=True)
+        cls.values = write_database(cls.file, RECORDS, VALUE)
         with open(os.path.join(cls.folder.name, "reader.py"), "w", encoding="utf-8") as file:
             file.write(READER)
 

@@ -1,6 +1,7 @@
 """What the tests of servers on emulated hosts share."""
 import importlib.util
 import os
+import random
 import shlex
 import sys
 import unittest
@@ -18,6 +19,17 @@ def mounting(binaries, data, mount, *options):
     """Returns the shell command that mounts a directory on a host as slow storage, and waits until it is there."""
     slowfs = [os.path.join(binaries, "lmdbio_slowfs"), "--owner=1", "--delay-us=1000", *options, "--", data, mount]
     return f"{shlex.join(slowfs)} </dev/null >/dev/null &\nuntil [ -e {mount}/.slowfs/counters ]; do kill -0 $! || exit 1; sleep 0.01; done"
+
+
+def write_database(path, records, value_bytes):
+    """Writes records with the keys 00000000, 00000001, ...  Returns their values, which do not compress."""
+    import lmdb
+    rng = random.Random(3)
+    values = [rng.randbytes(value_bytes) for _ in range(records)]
+    with lmdb.open(path, map_size=1 << 30, subdir=False, lock=False) as env, env.begin(write=True) as txn:
+        for i, value in enumerate(values):
+            txn.put(b"%08d" % i, value, append=True)
+    return values
 
 
 def drop_cache(path):
