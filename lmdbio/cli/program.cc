@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
 
 #include "lmdbio/base/unique_fd.h"
@@ -93,6 +94,21 @@ std::string find_program(const std::string& name) {
       name + ": not found in PATH" +
           (::access(name.c_str(), F_OK) == 0 ? "; to run the file in this directory, give ./" + name : ""),
       kNotFound);
+}
+
+std::string sibling_program(const std::string& name, const std::string& package) {
+  std::string program = std::filesystem::read_symlink("/proc/self/exe").replace_filename(name);
+  if (::access(program.c_str(), F_OK) != 0)
+    throw Failure(program + ": not installed; the package " + package + " has it", kNotFound);
+  return program;
+}
+
+void execute(const std::string& program, std::vector<std::string> words) {
+  std::vector<char*> argv{const_cast<char*>(program.c_str())};
+  for (std::string& w : words) argv.push_back(w.data());
+  argv.push_back(nullptr);
+  (void)::execv(program.c_str(), argv.data());
+  throw Failure(program + ": " + std::strerror(errno), kNotExecutable);
 }
 
 std::vector<std::string> obstacles(const std::string& file, const std::vector<std::string>& args) {

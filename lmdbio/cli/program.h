@@ -10,6 +10,11 @@ namespace lmdbio::cli {
 /// kNotExecutable.
 std::string find_program(const std::string& name);
 
+/// Returns the path of a program that is beside this one.  Throws Failure with kNotFound if it is not
+/// installed; `package` has it.
+std::string sibling_program(const std::string& name, const std::string& package);
+/// Executes a program in place of this one.  `words`: its arguments, without its name.  Throws Failure.
+[[noreturn]] void execute(const std::string& program, std::vector<std::string> words);
 /// Returns the path of the program lmdbio-serve, which is beside this one.  Throws Failure with kNotFound if
 /// it is not installed.
 std::string server_program();

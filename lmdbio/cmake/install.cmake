@@ -54,7 +54,7 @@ if(TARGET lmdbio_serve)
 endif()
 
 if(TARGET lmdbio_command)
-  install(TARGETS lmdbio_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
+  install(TARGETS lmdbio_command lmdbio_files_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
   install(FILES ${PROJECT_SOURCE_DIR}/lmdbio/cli/lmdbio.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT runtime)
   install(FILES ${PROJECT_SOURCE_DIR}/lmdbio/cli/lmdbio.bash
     DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME lmdbio COMPONENT runtime)

@@ -31,6 +31,7 @@ find_program(LMDBIO_SHLIBDEPS dpkg-shlibdeps)
 mark_as_advanced(LMDBIO_SHLIBDEPS)
 if(LMDBIO_SHLIBDEPS)
   set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
+  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})  # liblmdbio.so
 else()
   set(CPACK_DEBIAN_RUNTIME_PACKAGE_DEPENDS "libc6, libgcc-s1, libstdc++6")
 endif()
@@ -46,7 +47,6 @@ set(CPACK_DEBIAN_MPI_PACKAGE_DEPENDS "lmdbio (= ${PROJECT_VERSION})")
 set(CPACK_DEBIAN_MPI_PACKAGE_RECOMMENDS "lmdbio-dev (= ${PROJECT_VERSION})")
 if(LMDBIO_SHLIBDEPS)
   set(CPACK_DEBIAN_MPI_PACKAGE_SHLIBDEPS ON)
-  set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})  # liblmdbio.so
 endif()
 set(CPACK_COMPONENT_MPI_DESCRIPTION "Readers whose records the ranks of an MPI job read for each other: the library, its headers, and
 what pkg-config needs.")

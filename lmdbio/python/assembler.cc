@@ -13,13 +13,16 @@
 #include <system_error>
 #include <utility>
 
-#include "lmdbio/python/datum.h"
+#include "lmdbio/files/datum.h"
 #include "lmdbio/python/errors.h"
 #include "lmdbio/python/waiting.h"
 
 namespace py = pybind11;
 
 namespace lmdbio::python {
+
+using files::Datum;
+using files::parse_datum;
 
 namespace {
 

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "lmdbio/python/datum.h"
+#include "lmdbio/files/datum.h"
 
 namespace lmdbio::python {
+
+using files::Datum;
+using files::parse_datum;
 
 namespace {
 

@@ -39,7 +39,7 @@ class CMakeBuild(build_ext):
             if not os.environ.get("LMDBIO_BUILD_DIR"):
                 build(built)
             for folder, files in (("", (built / "python" / "lmdbio").glob("*.so")), ("lib", (built / "lib").glob("liblmdbio*.so")),
-                                  ("bin", [built / "bin" / "lmdbio"])):
+                                  ("bin", [built / "bin" / "lmdbio", built / "bin" / "lmdbio-files"])):
                 (package / folder).mkdir(parents=True, exist_ok=True)
                 for file in files:
                     shutil.copy2(file, package / folder)

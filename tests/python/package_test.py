@@ -73,4 +73,7 @@ def test_the_wheel(tmp_path, mixed):
     out = subprocess.run([python, "-m", "lmdbio", "run", "--stats", "--", python, "-c", reads, mixed.path], cwd=tmp_path,
                          env=environment, stderr=subprocess.PIPE, text=True, check=True).stderr
     assert "1 read served" in out
+    out = subprocess.run([python, "-m", "lmdbio", "ls", mixed.path], cwd=tmp_path, env=environment, stdout=subprocess.PIPE,
+                         check=True).stdout
+    assert len(out.splitlines()) == 1000
     assert not os.path.exists(os.path.join(SOURCE, "build")), "nothing is written beside the sources"

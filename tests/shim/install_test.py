@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import unittest
 
+import command_test
 import shimtest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -50,6 +51,16 @@ class Install(shimtest.Case):
                     text = f.read()
                 self.assertNotIn(shimtest.CONFIG["source"], text, name)
                 self.assertNotIn(self.dir, text, name)
+
+    def test_command_finds_its_library(self):
+        command = os.path.join(self.prefix, "bin", "lmdbio")
+        if not os.path.exists(command):
+            self.skipTest("built without the command")
+        path = self.fresh()
+        w = command_test.Writer(path)
+        w.put([(b"a", b"1"), (b"b", b"2")])
+        w.close()
+        self.assertEqual(self.call(command, "ls", path), "a\nb\n")
 
     def check_consumers(self, c, cxx):
         version = shimtest.CONFIG["version"]

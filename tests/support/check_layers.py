@@ -30,11 +30,12 @@ LAYERS = {
     "lmdbio/stats": ["lmdbio/base", "lmdbio/node", "lmdbio/window", "lmdbio/tree", "lmdbio/records"],
     "lmdbio/ranks": ["lmdbio/base", "lmdbio/io", "lmdbio/node", "lmdbio/records", PUBLIC],
     "lmdbio/serve": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/gather", "lmdbio/ranks"],
-    "lmdbio/cli": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/window", "lmdbio/tree",
+    "lmdbio/files": ["lmdbio/base", "lmdbio/format/layout.h", PUBLIC],
+    "lmdbio/cli": ["lmdbio/files", "lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/window", "lmdbio/tree",
                    "lmdbio/check", "lmdbio/records", "lmdbio/stats", "lmdbio/ranks", "lmdbio/serve/ready.h", PUBLIC],
     "compat": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/gather", "lmdbio/window", "lmdbio/ahead",
                "lmdbio/tree", "lmdbio/check", "lmdbio/records", "lmdbio/stats", "lmdbio/ranks", PUBLIC],
-    "lmdbio/python": ["lmdbio/gather/prepared_memory.h", PUBLIC],
+    "lmdbio/python": ["lmdbio/gather/prepared_memory.h", "lmdbio/files/datum.h", PUBLIC],
     "caffe_patch": [PUBLIC],
     "bench": ["lmdbio/base", "lmdbio/format", "lmdbio/io", PUBLIC],
     "bench/scale/simulation": ["bench", "lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/records/build_index.h", "lmdbio/ranks",
@@ -46,7 +47,7 @@ RESTRICTED = [
     (re.compile(r"mpi\.h$"), ["lmdbio/ranks", "lmdbio/serve", "lmdbio/include", "lmdbio/python", "bench", "tests", "caffe_patch"]),
     (re.compile(r"liburing"), ["lmdbio/io", "bench", "tests"]),
     (re.compile(r"(?:lz4|zstd)\w*\.h$"), ["lmdbio/cache", "bench", "tests"]),
-    (re.compile(r"lmdb\.h$"), ["lmdbio/format", "lmdbio/ahead", "lmdbio/tree", "lmdbio/records", "lmdbio/cli", "lmdbio/include", "lmdbio/python",
+    (re.compile(r"lmdb\.h$"), ["lmdbio/format", "lmdbio/ahead", "lmdbio/tree", "lmdbio/records", "lmdbio/files", "lmdbio/cli", "lmdbio/include", "lmdbio/python",
                                "compat", "caffe_patch", "bench", "tests"]),
 ]
 # Calls that only one file of the product makes.
@@ -72,7 +73,7 @@ ONLY = [
 ]
 # The table from modules to tests, and the folders whose modules it has to name.
 TABLE = "docs/tests.md"
-TESTED = [f"lmdbio/{f}" for f in ("base", "format", "io", "node", "cache", "gather", "window", "ahead", "tree", "check", "records", "ranks", "serve", "stats")] + ["compat"]
+TESTED = [f"lmdbio/{f}" for f in ("base", "format", "io", "node", "cache", "gather", "window", "ahead", "tree", "check", "records", "ranks", "serve", "stats", "files")] + ["compat"]
 TEST = (".cc", ".c", ".py")
 SOURCE = (".h", ".cc", ".c", ".cpp", ".hpp")
 SKIPPED = {"build", ".git", "__pycache__"}

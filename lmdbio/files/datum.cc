@@ -1,6 +1,6 @@
-#include "lmdbio/python/datum.h"
+#include "lmdbio/files/datum.h"
 
-namespace lmdbio::python {
+namespace lmdbio::files {
 
 namespace {
 
@@ -105,4 +105,4 @@ bool parse_datum(std::span<const std::byte> bytes, Datum& out) {
   return true;
 }
 
-}  // namespace lmdbio::python
+}  // namespace lmdbio::files

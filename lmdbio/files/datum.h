@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace lmdbio::python {
+namespace lmdbio::files {
 
 /// The fields of a Datum.  Spans point into the parsed bytes.
 struct Datum {
@@ -30,4 +30,4 @@ struct Datum {
 /// bad_alloc.
 bool parse_datum(std::span<const std::byte> bytes, Datum& out);
 
-}  // namespace lmdbio::python
+}  // namespace lmdbio::files

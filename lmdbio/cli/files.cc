@@ -1,0 +1,40 @@
+// lmdbio ls, cat and export: started as lmdbio-files.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lmdbio/cli/command.h"
+#include "lmdbio/cli/program.h"
+
+namespace lmdbio::cli {
+
+namespace {
+
+constexpr struct {
+  const char *name, *help;
+} kCommands[] = {
+    {"ls", "list the keys of a database, in their order"},
+    {"cat", "write the value of a key to standard output"},
+    {"export", "write records as files, or as a tar archive"},
+};
+
+}  // namespace
+
+int files_options_end(int argc, char** argv) {
+  const auto is_given = [&](const auto& c) { return std::string_view(argv[1]) == c.name; };
+  return argc > 1 && std::any_of(std::begin(kCommands), std::end(kCommands), is_given) ? 2 : argc;
+}
+
+void add_files_commands(CLI::App& app, int argc, char** argv) {
+  for (const auto& c : kCommands) {
+    CLI::App* const sub = app.add_subcommand(c.name, c.help);
+    sub->set_help_flag();
+    sub->callback([words = std::vector<std::string>(argv + 1, argv + argc)] {
+      execute(sibling_program("lmdbio-files", "lmdbio"), words);
+    });
+  }
+}
+
+}  // namespace lmdbio::cli

@@ -1,0 +1,63 @@
+#include "lmdbio/cli/records.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <span>
+
+#include "lmdbio/cli/command.h"
+#include "lmdbio/files/datum.h"
+#include "lmdbio/files/names.h"
+
+namespace lmdbio::cli {
+
+void add_database_options(CLI::App& app, std::string& path, std::string& name) {
+  app.add_option("DB", path, "directory that contains data.mdb, or the data file")->required();
+  app.add_option("--db", name, "use this named database instead of the main database")->type_name("NAME");
+}
+
+void add_value_option(CLI::App& app, ValuePart& part) {
+  static const std::map<std::string, ValuePart> kParts{{"raw", ValuePart::raw}, {"datum", ValuePart::datum}};
+  app.add_option("--value", part,
+                 "raw: whole values (default); datum: the pixels or the encoded image of Caffe's Datum")
+      ->transform(CLI::CheckedTransformer(kParts).description(""))
+      ->type_name("raw|datum");
+}
+
+files::KeyRange key_range(const files::Database& database, const std::string& prefix,
+                          const std::string& range) {
+  files::KeyRange out;
+  if (prefix.empty() && range.empty()) return out;
+  if (database.has_other_order())
+    throw Failure(database.path() +
+                  ": keys are integers or in reverse order, so that they have no prefixes and ranges");
+  if (!prefix.empty()) out = files::KeyRange::of_prefix(files::key_of(prefix));
+  if (range.empty()) return out;
+  const std::size_t colon = range.find(':');
+  if (colon == std::string::npos) throw Failure(range + ": a range is FIRST:END");
+  return out & files::KeyRange{files::key_of(range.substr(0, colon)), files::key_of(range.substr(colon + 1))};
+}
+
+std::optional<std::string_view> contents_of(std::string_view value, ValuePart part) {
+  if (part == ValuePart::raw) return value;
+  files::Datum datum;
+  const auto* const bytes = reinterpret_cast<const std::byte*>(value.data());
+  if (!files::parse_datum({bytes, value.size()}, datum)) return std::nullopt;
+  return std::string_view(reinterpret_cast<const char*>(datum.data.data()), datum.data.size());
+}
+
+void check_output(int error) {
+  if (error == 0) return;
+  if (error == EPIPE) {  // SIGPIPE is ignored
+    (void)::signal(SIGPIPE, SIG_DFL);
+    (void)::raise(SIGPIPE);
+    ::_exit(128 + SIGPIPE);
+  }
+  throw Failure(std::string("standard output: ") + std::strerror(error));
+}
+
+}  // namespace lmdbio::cli

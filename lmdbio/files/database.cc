@@ -1,0 +1,120 @@
+#include "lmdbio/files/database.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include "lmdbio/format/layout.h"
+
+namespace lmdbio::files {
+
+namespace {
+
+/// Databases that may be open at a time: the one that is read, and one to see whether it is one.
+constexpr unsigned kOpenDatabases = 2;
+
+}  // namespace
+
+KeyRange KeyRange::of_prefix(std::string_view prefix) {
+  KeyRange r{std::string(prefix), std::string(prefix)};
+  while (!r.end.empty() && r.end.back() == '\xff') r.end.pop_back();
+  if (!r.end.empty()) ++r.end.back();
+  return r;
+}
+
+KeyRange KeyRange::operator&(const KeyRange& other) const {
+  return {std::max(first, other.first),
+          end.empty() || (!other.end.empty() && other.end < end) ? other.end : end};
+}
+
+Database::Database(const std::string& path, const std::string& name) : path_(path), main_(name.empty()) {
+  try {
+    // As lmdbio_reader_open: a directory's data.mdb is opened by the name of the directory, so that writers
+    // see this reader.
+    std::string place = path;
+    std::string file = path;
+    unsigned flags = MDB_RDONLY | MDB_NOTLS;
+    const std::filesystem::path as_path(path);
+    if (std::filesystem::is_directory(as_path)) {
+      file += "/data.mdb";
+    } else if (as_path.filename() == "data.mdb" && ::access((path + "-lock").c_str(), F_OK) != 0) {
+      place = as_path.has_parent_path() ? as_path.parent_path().string() : ".";
+    } else {
+      flags |= MDB_NOSUBDIR;
+    }
+    if (::stat(file.c_str(), &file_) != 0)
+      throw Error(path + ": " + (file == path ? ::strerrordesc_np(errno) : "no data.mdb in this directory"));
+    check(mdb_env_create(&env_));
+    check(mdb_env_set_maxdbs(env_, kOpenDatabases));
+    check(mdb_env_open(env_, place.c_str(), flags, 0644));
+    check(mdb_txn_begin(env_, nullptr, MDB_RDONLY, &txn_));
+    check(mdb_dbi_open(txn_, main_ ? nullptr : name.c_str(), 0, &dbi_), main_ ? "" : "database " + name);
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+void Database::close() noexcept {
+  if (txn_ != nullptr) mdb_txn_abort(txn_);
+  if (env_ != nullptr) mdb_env_close(env_);
+}
+
+void Database::check(int rc, std::string_view what) const {
+  if (rc == 0) return;
+  std::string text = path_ + ": ";
+  if (!what.empty()) text.append(what).append(": ");
+  throw Error(text + mdb_strerror(rc));
+}
+
+MDB_stat Database::stat() const {
+  MDB_stat s{};
+  check(mdb_stat(txn_, dbi_, &s));
+  return s;
+}
+
+bool Database::has_other_order() const {
+  unsigned flags = 0;
+  check(mdb_dbi_flags(txn_, dbi_, &flags));
+  return (flags & (MDB_INTEGERKEY | MDB_REVERSEKEY)) != 0;
+}
+
+bool Database::is_named_database(const MDB_val& key, const MDB_val& value) {
+  if (!main_ || value.mv_size != sizeof(format::DbRecord)) return false;
+  const std::string name(bytes_of(key));
+  if (name.find('\0') != std::string::npos) return false;
+  MDB_dbi found = 0;
+  const int rc = mdb_dbi_open(txn_, name.c_str(), 0, &found);
+  if (rc == 0) mdb_dbi_close(env_, found);
+  return rc == 0;
+}
+
+bool Database::get(std::string_view key, MDB_val& value) const {
+  MDB_val k = value_of(key);
+  const int rc = mdb_get(txn_, dbi_, &k, &value);
+  if (rc != MDB_NOTFOUND) check(rc);
+  return rc == 0;
+}
+
+Cursor::Cursor(const Database& database) : database_(database) {
+  database.check(mdb_cursor_open(database.txn(), database.dbi(), &cursor_));
+}
+
+bool Cursor::move(MDB_cursor_op op) {
+  const int rc = mdb_cursor_get(cursor_, &key_, &value_, op);
+  if (rc != MDB_NOTFOUND) database_.check(rc);
+  return rc == 0;
+}
+
+bool Cursor::seek(std::string_view key) {
+  if (key.empty()) return move(MDB_FIRST);
+  key_ = value_of(key);
+  return move(MDB_SET_RANGE);
+}
+
+bool Cursor::next() { return move(MDB_NEXT); }
+
+}  // namespace lmdbio::files
