@@ -50,6 +50,7 @@ int files_options_end(int argc, char** argv);
 void add_ls(CLI::App& app, int& status);
 void add_cat(CLI::App& app, int& status);
 void add_export(CLI::App& app, int& status);
+void add_pack(CLI::App& app, int& status);
 /// `command` has the program and its arguments, which CLI11 does not parse.  It must live as long as `app`.
 void add_run(CLI::App& app, const std::vector<std::string>& command, int& status);
 /// Returns the index in `argv` of "--" or of the program, where the options of `run` end.  Returns argc for

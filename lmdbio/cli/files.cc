@@ -1,4 +1,4 @@
-// lmdbio ls, cat and export: started as lmdbio-files.
+// lmdbio ls, cat, export and pack: started as lmdbio-files.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string>
@@ -18,6 +18,7 @@ constexpr struct {
     {"ls", "list the keys of a database, in their order"},
     {"cat", "write the value of a key to standard output"},
     {"export", "write records as files, or as a tar archive"},
+    {"pack", "pack a directory or tar archives into a database"},
 };
 
 }  // namespace

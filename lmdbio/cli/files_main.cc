@@ -11,5 +11,6 @@ int main(int argc, char** argv) {
   add_ls(app, status);
   add_cat(app, status);
   add_export(app, status);
+  add_pack(app, status);
   return parse(app, argc, argv, status);
 }

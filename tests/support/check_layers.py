@@ -60,6 +60,7 @@ ONLY = [
     (re.compile(r"::preadv?2?\s*\(|\bSYS_preadv?\w*|\bMADV_POPULATE_READ\b"),
      ["lmdbio/io", "lmdbio/cache", "lmdbio/cli",  # a command reads the file that it is given
       "lmdbio/records/index_file.cc",   # an index file
+      "lmdbio/files/tar_reader.cc",     # files that are packed into a database
       "lmdbio/window/touched.cc"],      # /proc/self/pagemap
      "reads a file outside lmdbio/io"),
     (re.compile(r"\bIoMode::\w+|[=<>]\s*0\.9\d?(?![\w.])"),

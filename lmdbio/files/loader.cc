@@ -1,0 +1,66 @@
+#include "lmdbio/files/loader.h"
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+namespace lmdbio::files {
+
+Loader::Loader(std::size_t first, std::size_t end, Size size, Read read)
+    : end_(end), size_(std::move(size)), read_(std::move(read)), taken_(first), given_(first) {
+  try {
+    for (std::size_t i = 0; i < std::min<std::size_t>(kThreads, end - first); ++i)
+      threads_.emplace_back([this] { work(); });
+  } catch (const std::system_error&) {
+    if (threads_.empty()) throw;
+  }
+}
+
+Loader::~Loader() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+  }
+  room_.notify_all();
+  for (std::thread& t : threads_) t.join();
+}
+
+void Loader::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    room_.wait(lock, [this] {
+      return ends_ || taken_ == end_ || slots_.empty() ||
+             (ahead_bytes_ < kAheadBytes && slots_.size() < kAheadItems);
+    });
+    if (ends_ || taken_ == end_) return;
+    const std::size_t item = taken_++;
+    // References to elements of a deque stay valid while others are added and removed at its ends.
+    Slot& slot = slots_.emplace_back();
+    slot.bytes = size_(item);
+    ahead_bytes_ += slot.bytes;
+    lock.unlock();
+    try {
+      read_(item, slot.contents);
+    } catch (...) {
+      slot.failure = std::current_exception();
+    }
+    lock.lock();
+    slot.ready = true;
+    if (item == given_) ready_.notify_one();
+  }
+}
+
+std::string Loader::next() {
+  std::unique_lock lock(mutex_);
+  ready_.wait(lock, [this] { return !slots_.empty() && slots_.front().ready; });
+  Slot slot = std::move(slots_.front());
+  slots_.pop_front();
+  ++given_;
+  ahead_bytes_ -= slot.bytes;
+  lock.unlock();
+  room_.notify_one();  // a thread goes on until there is no room again
+  if (slot.failure != nullptr) std::rethrow_exception(slot.failure);
+  return std::move(slot.contents);
+}
+
+}  // namespace lmdbio::files

@@ -1,0 +1,112 @@
+#include "lmdbio/files/pack.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "lmdbio/base/mix.h"
+#include "lmdbio/files/append_writer.h"
+#include "lmdbio/files/database.h"
+#include "lmdbio/files/loader.h"
+#include "lmdbio/files/pack_plan.h"
+#include "lmdbio/files/partial.h"
+
+namespace lmdbio::files {
+
+namespace {
+
+/// The largest key of stock LMDB as it is usually built, in bytes (mdb_env_get_maxkeysize).
+constexpr std::size_t kMostKeyBytes = 511;
+
+class Packing {
+ public:
+  Packing(const PackOptions& options, const PackProgress& progress)
+      : options_(options), progress_(progress), list_(options.sources) {
+    list_.sort(options.order, kMostKeyBytes);
+    if (!options.label_database.empty()) list_.need_labels();
+    result_.left_out = list_.left_out();
+    result_.files = list_.items().size();
+    for (const PackItem& i : list_.items()) result_.bytes += i.size;
+  }
+
+  PackResult run() {
+    const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    const std::uint64_t fingerprint = mix(list_.fingerprint() ^ options_.most_bytes);
+    Partial partial(options_.database, fingerprint);
+    std::optional<Partial> labels;
+    if (!options_.label_database.empty()) {
+      labels.emplace(options_.label_database, mix(fingerprint));
+      write_labels(labels->directory(), page_bytes);
+    }
+    const std::vector<Shard> shards = plan_shards(list_.items(), page_bytes, options_.most_bytes);
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+      char name[24] = "";
+      if (options_.most_bytes != 0) (void)std::snprintf(name, sizeof name, "/%05zu", i);
+      if (options_.most_bytes != 0) std::filesystem::create_directory(partial.directory() + name);
+      write(partial.directory() + name, shards[i]);
+      result_.databases.push_back(options_.database + name);
+    }
+    if (labels) {
+      labels->complete();
+      result_.databases.push_back(options_.label_database);
+    }
+    partial.complete();
+    return std::move(result_);
+  }
+
+ private:
+  /// Returns the first item of a shard that is not written.
+  std::size_t resume_at(const std::string& directory, const AppendWriter& writer, const Shard& shard) const {
+    const std::uint64_t n = writer.committed();
+    if (n > shard.end - shard.first || (n > 0 && list_.items()[shard.first + n - 1].key != writer.last_key()))
+      throw Error(directory + ": has other records than this pack has written");
+    return shard.first + static_cast<std::size_t>(n);
+  }
+
+  void write(const std::string& directory, const Shard& shard) {
+    const std::vector<PackItem>& items = list_.items();
+    AppendWriter writer(directory, shard.bytes);
+    const std::size_t begin = resume_at(directory, writer, shard);
+    result_.resumed += begin - shard.first;
+    for (std::size_t i = shard.first; i < begin; ++i) done_ += items[i].size;
+    Loader loader(
+        begin, shard.end, [&](std::size_t i) { return items[i].size; },
+        [&](std::size_t i, std::string& out) { list_.read(items[i], out); });
+    for (std::size_t i = begin; i < shard.end; ++i) {
+      writer.append(items[i].key, loader.next());
+      done_ += items[i].size;
+      progress_(done_, result_.bytes);
+    }
+    writer.commit();
+    writer.sync();
+  }
+
+  void write_labels(const std::string& directory, std::uint64_t page_bytes) {
+    const std::vector<PackItem>& items = list_.items();
+    AppendedSize size(page_bytes);
+    for (const PackItem& i : items) size.add({i.key.size(), std::to_string(i.label).size()});
+    AppendWriter writer(directory, size.bytes());
+    for (std::size_t i = resume_at(directory, writer, {0, items.size(), 0}); i < items.size(); ++i)
+      writer.append(items[i].key, std::to_string(items[i].label));
+    writer.commit();
+    writer.sync();
+  }
+
+  const PackOptions& options_;
+  const PackProgress& progress_;
+  PackList list_;
+  PackResult result_;
+  std::uint64_t done_ = 0;  ///< bytes
+};
+
+}  // namespace
+
+PackResult pack(const PackOptions& options, const PackProgress& progress) {
+  return Packing(options, progress).run();
+}
+
+}  // namespace lmdbio::files
