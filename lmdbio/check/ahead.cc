@@ -4,15 +4,12 @@
 #include <utility>
 
 #include "lmdbio/format/page_view.h"
-#include "lmdbio/gather/queues.h"
 
 namespace lmdbio::check {
 namespace {
 
 using format::Pgno;
 
-/// Upper limit on the bytes of one request.  A request covers adjacent pages, without gaps.
-constexpr std::size_t kRequest = 256 << 10;
 /// Upper limit on the bytes of the pages of a wave; small compared to the page cache.
 constexpr std::size_t kWaveBytes = 32 << 20;
 /// Number of requests of a wave.  It is several times the queue depth, but small enough that a wave is soon
@@ -30,30 +27,6 @@ constexpr unsigned kStrangers = 16;
 
 }  // namespace
 
-ReadAhead::ReadAhead(const File* file, const window::WindowView& view,
-                     const std::atomic<bool>* cancelled) noexcept
-    : file_(file),
-      view_(view),
-      cancelled_(cancelled),
-      on_(file != nullptr),
-      residency_(file == nullptr ? -1 : file->fd(), Residency::Sampling::no) {}
-
-ReadAhead::~ReadAhead() {
-  if (queue_ != nullptr) queue_->drop_all();
-}
-
-bool ReadAhead::open() noexcept {
-  if (queue_ != nullptr) return true;
-  Result<std::unique_ptr<ReadQueue>> queue =
-      gather::make_queue(gather::ReadKind::check_cached, *file_, view_.pages() * view_.page_size());
-  if (!queue) return false;
-  Result<Mapping> scratch = Mapping::zeroed(4 * kRequest);
-  if (!scratch) return false;
-  scratch_ = std::move(scratch).value();
-  queue_ = std::move(queue).value();
-  return true;
-}
-
 void ReadAhead::enter(std::uint64_t root, unsigned depth, Runs runs) noexcept {
   try {
     Tree& tree = trees_.emplace_back();
@@ -62,7 +35,7 @@ void ReadAhead::enter(std::uint64_t root, unsigned depth, Runs runs) noexcept {
     tree.wave_leaves = kFirstWave;
     tree.runs = runs;
   } catch (...) {
-    on_ = false;
+    batches_.turn_off();
   }
 }
 
@@ -74,15 +47,13 @@ void ReadAhead::leave() noexcept {
 
 void ReadAhead::drop_first(Tree& tree) noexcept {
   Wave& wave = *tree.waves.front();
-  if (queue_ != nullptr) {
-    queue_->drop(wave.leaf_reads);
-    queue_->drop(wave.named_reads);
-  }
+  batches_.drop(wave.leaf_reads);
+  batches_.drop(wave.named_reads);
   tree.waves.pop_front();
 }
 
 void ReadAhead::reach(std::uint64_t leaf) noexcept {
-  if (!on_ || trees_.empty()) return;
+  if (!on() || trees_.empty()) return;
   Tree& tree = trees_.back();
   try {
     if (tree.waves.empty() && !add_wave(tree)) return;
@@ -102,15 +73,15 @@ void ReadAhead::reach(std::uint64_t leaf) noexcept {
         follow(tree, wave);
         while (tree.waves.size() < kWaves && add_wave(tree)) {
         }
-        if (!wait(wave.named_reads)) return;
+        if (!batches_.wait(wave.named_reads)) return;
       }
       break;
     }
-    if (queue_ != nullptr) queue_->pump();
+    batches_.pump();
     for (const std::unique_ptr<Wave>& wave : tree.waves)
       if (!wave->followed && wave->leaf_reads.done()) follow(tree, *wave);
   } catch (...) {  // out of memory
-    on_ = false;
+    batches_.turn_off();
   }
 }
 
@@ -121,7 +92,7 @@ void ReadAhead::find(Tree& tree, std::size_t level, std::size_t wanted) {
   std::deque<std::uint64_t>& above = tree.levels[level - 1];
   std::size_t children = 1;  // average number per page; determines how many pages to read at once
   std::vector<PageRun> batch;
-  while (found.size() < wanted && on_) {
+  while (found.size() < wanted && on()) {
     const std::size_t pages = std::max<std::size_t>(1, (wanted - found.size()) / children);
     find(tree, level - 1, pages);
     if (above.empty()) return;
@@ -131,8 +102,8 @@ void ReadAhead::find(Tree& tree, std::size_t level, std::size_t wanted) {
     above.erase(above.begin(), above.begin() + static_cast<std::ptrdiff_t>(parents.size()));
     for (const std::uint64_t p : parents) batch.push_back({p, 1});
     ReadGroup group;
-    ask(group, batch);
-    if (!wait(group)) return;
+    batches_.ask(group, batch);
+    if (!batches_.wait(group)) return;
     const std::size_t before = found.size();
     for (const std::uint64_t p : parents) {
       const std::byte* const at = view_.at(Pgno{p});
@@ -159,17 +130,17 @@ bool ReadAhead::add_wave(Tree& tree) {
   std::vector<PageRun> pages;
   for (const std::uint64_t p : wave->leaves) pages.push_back({p, 1});
   Wave& added = *tree.waves.emplace_back(std::move(wave));
-  added.requests = ask(added.leaf_reads, pages);
+  added.requests = batches_.ask(added.leaf_reads, pages);
   return true;
 }
 
 void ReadAhead::follow(Tree& tree, Wave& wave) {
   if (std::exchange(wave.followed, true)) return;
-  if (!wait(wave.leaf_reads)) return;
+  if (!batches_.wait(wave.leaf_reads)) return;
   std::vector<PageRun> pages;
   for (const std::uint64_t p : wave.leaves) name_pages(tree, p, pages);
   const std::size_t a_leaf = 1 + pages.size() / wave.leaves.size();
-  const std::size_t requests = wave.requests + ask(wave.named_reads, pages);
+  const std::size_t requests = wave.requests + batches_.ask(wave.named_reads, pages);
   tree.wave_leaves =
       std::clamp(kWaveRequests * wave.leaves.size() / std::max<std::size_t>(1, requests), kSmallestWave,
                  std::max(kSmallestWave, kWaveBytes / view_.page_size() / a_leaf));
@@ -199,55 +170,6 @@ void ReadAhead::name_pages(const Tree& tree, std::uint64_t leaf, std::vector<Pag
       if (record.root != format::kNoPage) out.push_back({format::raw(record.root), 1});
     }
   }
-}
-
-bool ReadAhead::is_there(const PageRun& run) const noexcept {
-  const std::size_t size = view_.page_size();
-  const std::optional<double> share = residency_.share(run.first * size, run.pages * size, view_.base());
-  return share.has_value() && *share == 1;
-}
-
-/// Requests the pages, adjacent ones in one request.  `pages` may be in any order, repeated, or outside the
-/// file.  Returns the number of requests.  This includes requests that were omitted because their pages are
-/// resident.
-std::size_t ReadAhead::ask(ReadGroup& group, std::vector<PageRun>& pages) {
-  const std::uint64_t end_of_file = view_.pages();
-  std::sort(pages.begin(), pages.end(), [](const PageRun& a, const PageRun& b) { return a.first < b.first; });
-  const std::size_t size = view_.page_size();
-  const std::uint64_t most = std::max<std::uint64_t>(1, kRequest / size);
-  std::size_t requests = 0;
-  for (std::size_t i = 0; i < pages.size();) {
-    PageRun run = pages[i++];
-    if (run.first >= end_of_file) break;
-    for (; i < pages.size() && pages[i].first <= run.first + run.pages && run.pages < most; ++i)
-      run.pages = std::max(run.pages, pages[i].first - run.first + pages[i].pages);
-    run.pages = std::min(run.pages, end_of_file - run.first);
-    ++requests;
-    if (is_there(run)) continue;
-    if (!open()) {
-      on_ = false;
-      return requests;
-    }
-    // A failure means that there is no memory for the request; the check reads the pages by page faults.
-    (void)queue_->add_unread(group, {run.first * size, run.pages * size}, {scratch_.data(), scratch_.size()});
-  }
-  if (queue_ != nullptr) queue_->submit();
-  return requests;
-}
-
-/// Waits for the group.  Returns false if ReadAhead is off.  The check itself finds out about pages that
-/// cannot be read.
-bool ReadAhead::wait(ReadGroup& group) noexcept {
-  if (queue_ == nullptr || group.done()) return on_;
-  if (cancelled_ == nullptr)
-    (void)queue_->wait(group);
-  else
-    (void)queue_->wait(group, *cancelled_);
-  if (cancelled()) {
-    queue_->drop(group);
-    on_ = false;
-  }
-  return on_;
 }
 
 }  // namespace lmdbio::check

@@ -16,10 +16,8 @@
 #include <memory>
 #include <vector>
 
-#include "lmdbio/base/mapping.h"
+#include "lmdbio/gather/page_batch.h"
 #include "lmdbio/io/file.h"
-#include "lmdbio/io/read_queue.h"
-#include "lmdbio/io/residency.h"
 #include "lmdbio/window/window.h"
 
 namespace lmdbio::check {
@@ -32,10 +30,10 @@ class ReadAhead {
 
   /// `file`: the file that `view` maps, opened for reads through the page cache; null: nothing is read.
   /// `cancelled` ends waits once it is set; may be null.  All three outlive this object.
-  ReadAhead(const File* file, const window::WindowView& view, const std::atomic<bool>* cancelled) noexcept;
-  ~ReadAhead();
+  ReadAhead(const File* file, const window::WindowView& view, const std::atomic<bool>* cancelled) noexcept
+      : view_(view), batches_(file, view.base(), view.pages(), view.page_size(), cancelled) {}
 
-  bool on() const noexcept { return on_; }
+  bool on() const noexcept { return batches_.on(); }
   /// Called when the check begins to walk a tree of `depth` levels.  After leave(), the walk of the previous
   /// tree continues.
   void enter(std::uint64_t root, unsigned depth, Runs runs) noexcept;
@@ -45,9 +43,7 @@ class ReadAhead {
   void reach(std::uint64_t leaf) noexcept;
 
  private:
-  struct PageRun {
-    std::uint64_t first, pages;
-  };
+  using PageRun = gather::PageRun;
   struct Wave {
     std::vector<std::uint64_t> leaves;  ///< in the order of the tree
     std::size_t next = 0;               ///< the check has come to all leaf pages before this index
@@ -65,27 +61,15 @@ class ReadAhead {
     Runs runs = Runs::none;
   };
 
-  bool open() noexcept;
   void find(Tree& tree, std::size_t level, std::size_t wanted);
   bool add_wave(Tree& tree);
   void drop_first(Tree& tree) noexcept;
   void follow(Tree& tree, Wave& wave);
   void name_pages(const Tree& tree, std::uint64_t leaf, std::vector<PageRun>& out) const;
-  std::size_t ask(ReadGroup& group, std::vector<PageRun>& pages);
-  bool is_there(const PageRun& run) const noexcept;
-  bool wait(ReadGroup& group) noexcept;
-  bool cancelled() const noexcept {
-    return cancelled_ != nullptr && cancelled_->load(std::memory_order_relaxed);
-  }
 
-  const File* const file_;
   const window::WindowView view_;
-  const std::atomic<bool>* const cancelled_;
-  bool on_;
-  Residency residency_;
   std::deque<Tree> trees_;  ///< the last one was entered last
-  Mapping scratch_;         ///< target of reads; its contents are not used
-  std::unique_ptr<ReadQueue> queue_;
+  gather::PageBatches batches_;
 };
 
 }  // namespace lmdbio::check
