@@ -1,0 +1,57 @@
+// Finds the record of a database for a comparison.
+#include <lmdb.h>
+
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "lmdbio/tree/diff_pages.h"
+#include "lmdbio/tree/env.h"
+
+namespace lmdbio::tree {
+
+using format::DbRecord;
+
+namespace {
+
+/// Finds a named database among the records of some leaf pages.
+Status find_in(DiffItems& items, Bytes name, DbRecord& record) {
+  for (;;) {
+    DiffItem item;
+    bool ended = false;
+    if (const Status st = items.next(item, ended); !st.ok()) return st;
+    if (ended) return Status::from_mdb(MDB_NOTFOUND);
+    if (item.key_bytes != name.size() || std::memcmp(item.key, name.data(), name.size()) != 0) continue;
+    if (!is_database(item)) return Status::from_mdb(MDB_NOTFOUND);
+    record = load<DbRecord>(item.data);
+    return {};
+  }
+}
+
+}  // namespace
+
+Status find_database(const DiffSide& side, std::string_view name, DbRecord& record, DiffProblem& problem) {
+  record = side.snapshot.dbs[kMainDbi];
+  if (name.empty()) return {};
+  const DbRecord main = record;
+  DiffCounters counters;
+  DiffPages pages(side, true, nullptr, counters, problem);
+  const format::Comparator order = format::default_key_order(main.flags);
+  const Bytes key = std::as_bytes(std::span(name.data(), name.size()));
+  std::vector<std::uint64_t> leaves, none;
+  if (const Status st = leaves_behind(pages, main, order, key, leaves, true); !st.ok()) return st;
+  {
+    DiffItems items(pages, order, false);
+    items.take_leaves(std::move(leaves), main.pad);
+    if (const Status st = find_in(items, key, record); st.raw() != MDB_NOTFOUND) return st;
+  }
+  // The main database may have a program's own order.
+  if (const Status st = find_leaves({&pages, main}, {&pages, empty_tree(main)}, false, leaves, none);
+      !st.ok())
+    return st;
+  DiffItems items(pages, order, false);
+  items.take_leaves(std::move(leaves), main.pad);
+  return find_in(items, key, record);
+}
+
+}  // namespace lmdbio::tree
