@@ -13,8 +13,8 @@ namespace lmdbio::cli {
 
 enum ExitStatus : int {
   kClean = 0,
-  kFindings =
-      1,  ///< of `check` and `cache verify`; `cache warm` and `export` are not complete; `cat` has no key
+  kFindings = 1,  ///< of `check`, `diff` and `cache verify`; `cache warm` and `export` are not complete;
+                  ///< `cat` has no key
   kUnusable = 2,  ///< usage error, or a file that cannot be read
   kNotExecutable = 126,
   kNotFound = 127,  ///< 126 and 127 have the same meaning as in a shell
@@ -35,6 +35,7 @@ class Failure : public std::runtime_error {
 /// A subcommand may throw Failure and bad_alloc.
 void add_info(CLI::App& app, int& status);
 void add_check(CLI::App& app, int& status);
+void add_diff(CLI::App& app, int& status);
 void add_index(CLI::App& app, int& status);
 void add_cache(CLI::App& app, int& status);
 void add_config(CLI::App& app, int& status);

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <vector>
@@ -51,20 +52,36 @@ std::vector<std::byte> read_at(int fd, std::uint64_t at, std::size_t size, const
   return out;
 }
 
-// For the handler of SIGBUS, which occurs if a mapped file is truncated.
-char truncated_message[512];
-std::size_t truncated_length;
-extern "C" void on_sigbus(int) {
-  (void)!::write(STDERR_FILENO, truncated_message, truncated_length);
+// For the handler of SIGBUS, which occurs if a mapped file is truncated.  A command maps at most two files.
+struct Mapped {
+  std::atomic<const std::byte*> begin;
+  std::size_t bytes;
+  char message[512];
+  std::size_t length;
+};
+Mapped mapped[2];
+extern "C" void on_sigbus(int, siginfo_t* info, void*) {
+  const auto* const at = static_cast<const std::byte*>(info->si_addr);
+  const std::byte* const second = mapped[1].begin.load(std::memory_order_relaxed);
+  const Mapped& m = mapped[second != nullptr && at >= second && at < second + mapped[1].bytes ? 1 : 0];
+  (void)!::write(STDERR_FILENO, m.message, m.length);
   ::_exit(kUnusable);
 }
 
-void expect_truncation(const std::string& path) {
+void expect_truncation(const std::string& path, const window::Window& window) {
   const std::string text =
       "lmdbio: " + path + ": was truncated or became unreadable while it was being read\n";
-  truncated_length = text.copy(truncated_message, sizeof truncated_message);
+  static std::string paths[2];
+  const unsigned which = paths[0].empty() || paths[0] == path ? 0 : 1;
+  paths[which] = path;
+  Mapped& m = mapped[which];
+  m.begin.store(nullptr, std::memory_order_relaxed);
+  m.length = text.copy(m.message, sizeof m.message);
+  m.bytes = window.length();
+  m.begin.store(window.base(), std::memory_order_relaxed);
   struct sigaction act {};
-  act.sa_handler = on_sigbus;
+  act.sa_sigaction = on_sigbus;
+  act.sa_flags = SA_SIGINFO;
   (void)::sigaction(SIGBUS, &act, nullptr);
 }
 
@@ -178,10 +195,10 @@ window::WindowView Database::view() {
   const auto bytes = align_down(static_cast<std::uint64_t>(now.st_size), page_size_);
   if (bytes < 2 * page_size_) throw Failure(path_ + ": truncated while it was being read");
   if (!window_ || bytes != mapped_bytes_) {
-    expect_truncation(path_);
     Result<window::Window> window = window::Window::map(fd(), bytes, page_size_, exactly_);
     if (!window) throw Failure(path_ + ": cannot be mapped: " + errno_text(window.error().raw()));
     window_.emplace(std::move(window).value());
+    expect_truncation(path_, *window_);
     mapped_bytes_ = bytes;
   }
   return window_->view(bytes / page_size_);

@@ -2,7 +2,7 @@
 _lmdbio() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} i
   if [ "$COMP_CWORD" -eq 1 ]; then
-    mapfile -t COMPREPLY < <(compgen -W "run info check index ls cat export pack cache serve config ps stats --help --version" -- "$cur")
+    mapfile -t COMPREPLY < <(compgen -W "run info check diff index ls cat export pack cache serve config ps stats --help --version" -- "$cur")
     return
   fi
   if [ "$command" = run ]; then
@@ -50,6 +50,7 @@ _lmdbio() {
       case $command in
         info) words="--json --fast --pack --cache-rate --file-rate --help" ;;
         check) words="--json --meta --any-order --limit --quiet --help" ;;
+        diff) words="--db --json --limit --quiet --help" ;;
         index) words="--db --all --dry-run --json --help" ;;
         ls) words="--db --range -l --null --json --help" ;;
         cat) words="--db --value --help" ;;

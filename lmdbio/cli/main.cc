@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
   add_run(app, command, status);
   add_info(app, status);
   add_check(app, status);
+  add_diff(app, status);
   add_index(app, status);
   add_cache(app, status);
   add_files_commands(app, argc, argv);

@@ -1,4 +1,4 @@
-"""lmdbio info and check on a cold file of a slow file system: what they read, how much of it at once, how they tell that
+"""lmdbio info, check and diff on a cold file of a slow file system: what they read, how much of it at once, how they tell that
 they are at work, and how they end early.
 
     command_cold_test.py CONFIG [unittest arguments]
@@ -8,6 +8,7 @@ Requests and bytes are counted, nothing is timed.
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
@@ -89,6 +90,31 @@ class Cold(command_test.Case):
         self.assertGreaterEqual(read["bytes"], most)
         self.assertGreaterEqual(read["in_flight_max"], 32)
 
+    def test_diff_reads_changed_pages_alone(self):
+        w = command_test.Writer(self.source)
+        w.put([(b"%0200d" % i, b"x") for i in range(0, RECORDS, 100)])
+        w.close()
+        fs = self.mount(delay_us=2000)
+        j = self.json("diff", fs.path, status=1)
+        read = fs.counters()["read"]
+        self.assertEqual(j["replaced"], RECORDS // 100)
+        # A leaf page for each record, and the branch pages: of both states.
+        self.assertLessEqual(j["pages"], 2 * (RECORDS // 100 + 8))
+        # The metas, and what the kernel reads around them, besides.
+        self.assertLessEqual(read["bytes"], j["pages"] * PAGE + 64 * 1024)
+        self.assertGreaterEqual(read["in_flight_max"], 12)
+
+    def test_diff_of_two_files_reads_all_leaf_pages_at_once(self):
+        copy = self.fresh("copy")
+        shutil.copy(self.source + "/data.mdb", copy)
+        fs = self.mount(delay_us=2000)
+        j = self.json("diff", fs.path, copy)
+        read = fs.counters()["read"]
+        self.assertEqual(j["pages"] * PAGE, 2 * self.tree_bytes(self.json("info", self.source)))
+        # The values are in overflow pages and have one size, so all of them are compared.
+        self.assertGreaterEqual(read["bytes"], RECORDS * 20000)
+        self.assertGreaterEqual(read["in_flight_max"], 16)
+
     def test_what_is_in_memory_is_not_asked_for(self):
         fs = self.mount()
         self.json("check", fs.path)
@@ -136,6 +162,16 @@ class Cold(command_test.Case):
             self.assertEqual(process.returncode, 130)
             self.assertRegex(out, r"INTERRUPTED +after \d+ of \d+ pages")
 
+    def test_diff_interrupted(self):
+        fs = self.mount(delay_us=100000)
+        with subprocess.Popen([shimtest.CONFIG["command"], "diff", self.source, fs.path],
+                              env=shimtest.environment("stock", {"LMDBIO_ENGINE": "pread"}),
+                              stdout=subprocess.PIPE, text=True) as process:
+            until(lambda: fs.counters()["read"]["numbered"] > 12)
+            process.send_signal(signal.SIGINT)
+            self.assertEqual(process.communicate()[0], "")
+        self.assertEqual(process.returncode, 130)
+
     def test_progress_on_a_terminal(self):
         for name, word, delay_us in (("info", b"reading", 30000), ("check", b"checking", 3000)):
             with self.subTest(command=name):
@@ -163,10 +199,10 @@ class Cold(command_test.Case):
         self.assertEqual(self.lmdbio("info", fs.path, env={"LMDBIO_ENGINE": "pread"}).stderr, "")
 
     def test_pages_that_cannot_be_read(self):
-        for name in ("info", "check"):
+        for args in (("info",), ("check",), ("diff", self.source)):
             fs = self.mount()
             fs.set(fail_from=20, fail_errno="EIO")
-            done = command_test.command(name, fs.path)
+            done = command_test.command(*args, fs.path)
             self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
             self.assertRegex(done.stderr, r"data\.mdb: .*(unreadable|cannot be read)")
 

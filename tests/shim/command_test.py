@@ -1,4 +1,5 @@
-"""The command lmdbio: run, info, check, index, config, ps; on good, damaged, tiny and foreign files."""
+"""The command lmdbio: run, info, check, diff, index, config, ps; on good, damaged, tiny and foreign files."""
+import contextlib
 import ctypes
 import json
 import os
@@ -91,6 +92,28 @@ class Case(shimtest.Case):
         w.close()
         os.unlink(path + "/lock.mdb")
         return path
+
+    @contextlib.contextmanager
+    def writer(self, path, body):
+        """Runs `body` again and again in a process that writes to `path` as `w`; n is 0 at first."""
+        body = ("import sys; sys.path.insert(0, sys.argv[1]); import json, time, shimtest, command_test\n"
+                "shimtest.CONFIG.update(json.load(open(sys.argv[2])))\n"
+                "w = command_test.Writer(sys.argv[3]); print('ready', flush=True); n = 0\n"
+                "import select\n"
+                "while not select.select([sys.stdin], [], [], 0)[0]:\n"
+                "    " + body)
+        config = os.path.join(self.dir, "config")
+        with open(config, "w", encoding="utf-8") as f:
+            json.dump(shimtest.CONFIG, f)
+        here = os.path.dirname(os.path.abspath(__file__))
+        with subprocess.Popen([sys.executable, "-B", "-c", body, here, config, path],
+                              stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+            try:
+                self.assertEqual(writer.stdout.readline(), b"ready\n")
+                yield
+            finally:
+                writer.stdin.close()
+            self.assertEqual(writer.wait(), 0)
 
     def patch(self, path, at, data):
         with open(path, "r+b") as f:
@@ -386,6 +409,102 @@ class Stats(Case):
         self.assertIn("LMDBIO_STATS: cannot write", done.stderr)
 
 
+class Diff(Case):
+    def changes(self, j):
+        return [(r["change"], r["database"], bytes.fromhex(r["key_hex"])) for r in j["records"]]
+
+    def test_the_last_commit(self):
+        path = self.database()
+        w = Writer(path)
+        w.put([(b"00003", b"other"), (b"new\0\xff", b"x" * 9000)], b"plain")
+        w.close()
+        j = self.json("diff", path, status=1)
+        self.assertEqual(self.changes(j), [("replaced", "plain", b"00003"), ("inserted", "plain", b"new\0\xff")])
+        self.assertEqual((j["inserted"], j["replaced"], j["deleted"], j["same"]), (1, 1, 0, False))
+        self.assertEqual(j["older"]["transaction"] + 1, j["newer"]["transaction"])
+        self.assertEqual([r["value_hex"] for r in j["records"]], [b"other".hex(), None])
+        self.assertLess(j["pages"], 12)
+        text = self.lmdbio("diff", path, status=1).stdout
+        self.assertIn("replaced  plain  00003  3 -> 5 bytes: other\n", text)
+        self.assertIn("inserted  plain  new\\x00\\xff  9000 bytes\n", text)
+        self.assertEqual(self.lmdbio("diff", "-q", path, status=1).stdout, "")
+        self.assertEqual(self.json("diff", path, "--db", "long")["records"], [])
+        self.assertEqual(self.json("diff", path, "--db", "")["records"], [])
+        self.assertEqual(len(self.json("diff", path, "--db", "plain", status=1)["records"]), 2)
+        j = self.json("diff", path, "--limit", "1", status=1)
+        self.assertEqual((len(j["records"]), j["left_out"]), (1, 1))
+        self.assertIn("... and 2 more", self.lmdbio("diff", "--limit", "0", path, status=1).stdout)
+        self.assertIn("no database named none", self.lmdbio("diff", path, "--db", "none", status=2).stderr)
+
+    def test_two_files(self):
+        path = self.database()
+        copy = self.fresh("copy")
+        shutil.copy(path + "/data.mdb", copy)
+        self.assertTrue(self.json("diff", path, copy)["same"])
+        w = Writer(copy)
+        w.put([(b"few", b"9")], b"dups", DUPSORT)
+        w.put([(b"k", b"v")], b"made")
+        for i in range(5):
+            w.put([(b"00003", b"%d" % i)], b"plain")
+        w.close()
+        j = self.json("diff", path, copy, status=1)
+        self.assertEqual(self.changes(j), [("inserted", "dups", b"few"), ("inserted", "made", b"k"),
+                                           ("replaced", "plain", b"00003")])
+        self.assertEqual(j["databases"], [{"name": "made", "change": "inserted"}])
+        j = self.json("diff", copy, path, status=1)
+        self.assertEqual(self.changes(j), [("deleted", "dups", b"few"), ("deleted", "made", b"k"),
+                                           ("replaced", "plain", b"00003")])
+        self.assertEqual(os.listdir(path), ["data.mdb"])  # no lock file
+
+    def test_never_written(self):
+        path = self.fresh()
+        Writer(path).close()
+        self.assertTrue(self.json("diff", path)["same"])
+        other = self.database("other")
+        self.assertEqual(self.json("diff", path, other, status=1)["inserted"], 1000 + 5 + 2005 + 3000 + 1 + 1)
+
+    def test_damage_is_named(self):
+        path = self.database()
+        size, meta = self.newest(path + "/data.mdb")
+        with open(path + "/data.mdb", "rb") as f:
+            f.seek(meta * size + 88 + 40)
+            root = struct.unpack("<Q", f.read(8))[0]
+        self.patch(path + "/data.mdb", root * size, b"\xff")
+        for args in ((path,), (path, path)):
+            done = self.lmdbio("diff", *args, status=2)
+            self.assertRegex(done.stderr, rf"data\.mdb: page {root}: .*; see lmdbio check")
+        self.assertIn("no such file", self.lmdbio("diff", path, path + "x", status=2).stderr)
+
+    def test_each_commit(self):
+        path = self.database()
+        w = Writer(path)
+        for i in range(20):
+            w.put([(b"%05d" % i, os.urandom(8))], b"plain")
+            self.assertEqual(self.changes(self.json("diff", path, status=1)), [("replaced", "plain", b"%05d" % i)])
+        w.close()
+
+    def test_beside_a_writer(self):
+        path = self.database()
+        body = ("n += 1\n"
+                "    w.put([(b'%05d' % (i * 50 + n % 50), b'%030d' % n) for i in range(20)], b'plain')\n"
+                "    time.sleep(n % 10 / 1000)\n")
+        shown = 0
+        with self.writer(path, body):
+            for _ in range(60):
+                done = command("diff", "--json", path)
+                if done.returncode == 2:
+                    self.assertIn("a writer is active", done.stderr)
+                    continue
+                self.assertEqual(done.returncode, 1, done.stderr)
+                j = json.loads(done.stdout)
+                shown += 1
+                self.assertEqual((j["inserted"], j["replaced"], j["deleted"]), (0, 20, 0))
+                keys = [key for _, _, key in self.changes(j)]
+                n = int(bytes.fromhex(j["records"][0]["value_hex"]))
+                self.assertEqual(keys, [b"%05d" % (i * 50 + n % 50) for i in range(20)])
+        self.assertGreater(shown, 0)
+
+
 class Check(Case):
     def test_clean(self):
         path = self.database()
@@ -474,31 +593,15 @@ class Check(Case):
 
     def test_a_writer_is_no_damage(self):
         path = self.database()
-        body = ("import sys; sys.path.insert(0, sys.argv[1]); import json, shimtest, command_test\n"
-                "shimtest.CONFIG.update(json.load(open(sys.argv[2])))\n"
-                "w = command_test.Writer(sys.argv[3]); print('ready', flush=True); n = 0\n"
-                "import select\n"
-                "while not select.select([sys.stdin], [], [], 0)[0]:\n"
-                "    n += 1\n"
-                "    w.put([(b'%05d' % (i * n % 1000), b'w' * (n % 700)) for i in range(50)], b'plain')\n")
-        config = os.path.join(self.dir, "config")
-        with open(config, "w", encoding="utf-8") as f:
-            json.dump(shimtest.CONFIG, f)
-        here = os.path.dirname(os.path.abspath(__file__))
-        with subprocess.Popen([sys.executable, "-B", "-c", body, here, config, path],
-                              stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
-            try:
-                self.assertEqual(writer.stdout.readline(), b"ready\n")
-                for _ in range(60):
-                    done = command("check", path)
-                    if done.returncode == 2:
-                        self.assertIn("a writer is active", done.stderr)
-                    else:
-                        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-                    self.lmdbio("info", path)
-            finally:
-                writer.stdin.close()
-            self.assertEqual(writer.wait(), 0)
+        body = "n += 1\n    w.put([(b'%05d' % (i * n % 1000), b'w' * (n % 700)) for i in range(50)], b'plain')\n"
+        with self.writer(path, body):
+            for _ in range(60):
+                done = command("check", path)
+                if done.returncode == 2:
+                    self.assertIn("a writer is active", done.stderr)
+                else:
+                    self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                self.lmdbio("info", path)
         self.lmdbio("check", path)
 
 
