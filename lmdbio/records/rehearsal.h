@@ -1,0 +1,120 @@
+// The order of a followed database: batches of new samples, with old samples drawn from a buffer.
+//
+// A pure function of its terms, of the log (when how many samples arrived and which were removed), and of the
+// samples' labels.  So every process that is given the same log computes the same batches.  docs/format.md
+// defines the order; it must never change, because resumed jobs depend on it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "lmdbio/base/bytes.h"
+
+namespace lmdbio::records {
+
+/// Which of the samples that were delivered can be drawn again.
+enum class BufferKind : unsigned char {
+  reservoir,  ///< `capacity` samples, each with the same probability (Algorithm R)
+  per_class,  ///< one reservoir of `capacity` samples for each label; draws take the labels in turn
+  ring,       ///< the last `capacity` samples
+  all,        ///< all samples
+};
+
+struct RehearsalTerms {
+  std::uint64_t seed = 0;
+  std::uint64_t fresh = 1;  ///< new samples in a batch; 0: batches have only old samples
+  std::uint64_t old = 0;    ///< old samples in a batch
+  std::uint64_t lag = 4;    ///< batches between the state of the buffer and the batch that was drawn from it
+  BufferKind kind = BufferKind::reservoir;
+  std::uint64_t capacity = 1;  ///< at least 1; not used by BufferKind::all
+};
+
+/// A sample that was removed: its record was deleted or replaced.
+struct RemovedSample {
+  std::uint64_t number;
+  std::uint64_t label = 0;
+};
+
+/// Computes batches.  A sample is identified by its number; numbers count all samples in the order in which
+/// they are delivered.  One thread.  Functions throw bad_alloc.
+class Rehearsal {
+ public:
+  struct Batch {
+    std::vector<std::uint64_t> fresh, old;  ///< numbers of samples
+  };
+
+  explicit Rehearsal(const RehearsalTerms& terms);
+
+  // The log.  Labels are in key order; empty: every label is 0.
+
+  /// Makes `count` samples old ones, which are not delivered as new.  Their numbers are in key order.  Call
+  /// it once, before all other functions.
+  void start(std::uint64_t count, std::span<const std::uint64_t> labels);
+  /// Adds the samples of one entry of the log, `count` > 0 records in key order.  They are delivered after
+  /// all samples that arrived before.  Returns the number of the first one.
+  std::uint64_t arrive(std::uint64_t count, std::span<const std::uint64_t> labels);
+  /// Returns the record, counted in key order, that sample `first` + `i` is, of the entry that arrive() added
+  /// last, with `count` records.
+  std::uint64_t record_of(std::uint64_t count, std::uint64_t i) const noexcept;
+  /// Removes samples that have arrived.  They are not delivered any more, neither as new nor as old ones.
+  /// Samples that were delivered and cannot be drawn any more have to be given as well, or counted by
+  /// remove_forgotten().
+  void remove(std::span<const RemovedSample> samples);
+  /// Removes a sample with this label that was delivered, is not in the buffer, and is not in upcoming().
+  void remove_forgotten(std::uint64_t label);
+
+  // Batches.
+
+  /// Returns the number of samples that have arrived and were not delivered.
+  std::uint64_t pending() const noexcept { return pending_.size(); }
+  /// Returns the next batch: min(fresh, pending()) new samples, and the old samples that were drawn for it.
+  Batch next();
+  /// Returns the number of the next batch, from 0.
+  std::uint64_t batch() const noexcept { return batch_; }
+  /// Returns the old samples of the next batches, which are known `lag` batches ahead.
+  const std::deque<std::vector<std::uint64_t>>& upcoming() const noexcept { return drawn_; }
+  /// Returns the numbers of the samples that may be delivered from now on.
+  std::vector<std::uint64_t> live() const;
+  /// Returns the `n`-th sample that will be delivered as new, from 0; `n` is less than pending().
+  std::uint64_t pending_at(std::uint64_t n) const noexcept { return pending_[n].number; }
+
+  // The state, for jobs that stop and continue.
+
+  std::string save() const;
+  /// Sets this object, which has the same terms, to a saved state.  Returns false if `state` is damaged or
+  /// has other terms; this object must then not be used.
+  bool load(Bytes state);
+
+ private:
+  struct Reservoir {
+    std::deque<std::uint64_t> slots;
+    std::uint64_t seen = 0;  ///< samples that were added, without removed ones
+    /// Samples that were removed from the buffer and outside it, and whose place no new sample has taken.
+    std::uint64_t gaps = 0, gaps_outside = 0;
+    std::uint64_t label = 0;
+  };
+  struct Pending {
+    std::uint64_t number, label;
+  };
+
+  Reservoir& of(std::uint64_t label);
+  void add(std::uint64_t number, std::uint64_t label);
+  void draw(std::uint64_t batch);
+  std::uint64_t total() const noexcept;
+  std::uint64_t nth(std::uint64_t i) const noexcept;
+
+  const RehearsalTerms terms_;
+  const std::uint64_t arrival_key_, buffer_key_, substitute_key_;
+  std::vector<Reservoir> buffers_;  ///< one, or one for each label, in the order in which labels were seen
+  std::unordered_map<std::uint64_t, std::size_t> by_label_;
+  std::deque<Pending> pending_;
+  std::deque<std::vector<std::uint64_t>> drawn_;  ///< for the batches from batch_ on
+  std::uint64_t batch_ = 0, next_number_ = 0, entries_ = 0;
+};
+
+}  // namespace lmdbio::records

@@ -1,0 +1,144 @@
+// Batches of new and old samples: what is drawn, and how far ahead.  tests/diff/rehearsal_test.py compares
+// random logs with a reference, and rehearsal_draws_test.cc tests how evenly samples are drawn.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "lmdbio/records/order.h"
+#include "lmdbio/records/rehearsal.h"
+#include "tests/support/rng.h"
+
+namespace lmdbio::records {
+namespace {
+
+using Numbers = std::vector<std::uint64_t>;
+
+Numbers sequence(std::uint64_t first, std::uint64_t n) {
+  Numbers out(n);
+  for (std::uint64_t i = 0; i < n; ++i) out[i] = first + i;
+  return out;
+}
+
+TEST(Rehearsal, WithoutOldSamplesItIsAStream) {
+  Rehearsal order({.seed = 3, .fresh = 4});
+  std::uint64_t next = 0;
+  for (const std::uint64_t n : {10u, 1u, 7u}) EXPECT_EQ(order.arrive(n, {}), std::exchange(next, next + n));
+  Numbers all;
+  while (order.pending() != 0) {
+    const Rehearsal::Batch b = order.next();
+    EXPECT_TRUE(b.old.empty());
+    EXPECT_EQ(b.fresh.size(), std::min<std::uint64_t>(4, 18 - all.size()));
+    all.insert(all.end(), b.fresh.begin(), b.fresh.end());
+  }
+  EXPECT_EQ(all, sequence(0, 18));
+  EXPECT_TRUE(order.next().fresh.empty());
+}
+
+TEST(Rehearsal, RecordsOfACommitAreShuffled) {
+  Rehearsal order({.seed = 3});
+  std::set<Numbers> orders;
+  for (unsigned commit = 0; commit < 20; ++commit) {
+    (void)order.arrive(30, {});
+    Numbers records;
+    for (std::uint64_t i = 0; i < 30; ++i) records.push_back(order.record_of(30, i));
+    orders.insert(records);
+    std::sort(records.begin(), records.end());
+    EXPECT_EQ(records, sequence(0, 30));
+  }
+  EXPECT_EQ(orders.size(), 20u);
+}
+
+TEST(Rehearsal, WithoutNewSamplesItIsAShuffle) {
+  constexpr std::uint64_t kRecords = 1000, kBatch = 32, kSeed = 42;
+  Rehearsal order({.seed = kSeed, .fresh = 0, .old = kBatch, .lag = 4, .kind = BufferKind::all});
+  order.start(kRecords, {});
+  for (std::uint64_t element = 0; element < 3 * kRecords;) {
+    const Rehearsal::Batch b = order.next();
+    EXPECT_TRUE(b.fresh.empty());
+    ASSERT_EQ(b.old.size(), kBatch);
+    for (const std::uint64_t n : b.old) {
+      ASSERT_EQ(n, shuffle(kSeed, element / kRecords, kRecords, element % kRecords)) << element;
+      ++element;
+    }
+  }
+}
+
+TEST(Rehearsal, DrawsAreMadeLagBatchesAhead) {
+  for (const std::uint64_t lag : {0u, 1u, 4u}) {
+    Rehearsal order({.seed = 1, .fresh = 10, .old = 100, .lag = lag, .kind = BufferKind::all});
+    std::vector<std::size_t> delivered{0};
+    for (std::size_t batch = 0; batch < 20; ++batch) {
+      (void)order.arrive(10, {});
+      ASSERT_EQ(order.upcoming().size(), lag + 1);
+      const Numbers known = order.upcoming().front();
+      const Rehearsal::Batch b = order.next();
+      EXPECT_EQ(b.old, known);
+      // All samples that were delivered before the batch `lag` earlier, at most 100.
+      const std::size_t there = batch >= lag ? delivered[batch - lag] : 0;
+      EXPECT_EQ(b.old.size(), std::min<std::size_t>(100, there)) << batch;
+      for (const std::uint64_t n : b.old) EXPECT_LT(n, there);
+      delivered.push_back(delivered.back() + b.fresh.size());
+    }
+  }
+}
+
+TEST(Rehearsal, ARingHasTheLastSamples) {
+  Rehearsal order({.seed = 1, .fresh = 10, .old = 25, .lag = 0, .kind = BufferKind::ring, .capacity = 25});
+  (void)order.arrive(100, {});
+  for (std::uint64_t batch = 0; batch < 10; ++batch) {
+    Numbers old = order.next().old;
+    std::sort(old.begin(), old.end());
+    EXPECT_EQ(old, sequence(batch * 10 < 25 ? 0 : batch * 10 - 25, std::min<std::uint64_t>(25, batch * 10)));
+  }
+}
+
+TEST(Rehearsal, ClassesAreDrawnInTurn) {
+  test::Rng rng(5);
+  Rehearsal order(
+      {.seed = 1, .fresh = 50, .old = 7, .lag = 2, .kind = BufferKind::per_class, .capacity = 20});
+  Numbers labels;
+  for (unsigned i = 0; i < 5'000; ++i) labels.push_back(i < 5 ? i : rng.below(rng.percent(90) ? 1 : 5));
+  std::map<std::uint64_t, std::uint64_t> label_of, counts;
+  const std::uint64_t first = order.arrive(labels.size(), labels);
+  for (std::uint64_t i = 0; i < labels.size(); ++i)
+    label_of[first + i] = labels[order.record_of(labels.size(), i)];
+  while (order.pending() != 0) (void)order.next();
+  for (unsigned i = 0; i < 3; ++i) (void)order.next();
+  for (unsigned batch = 0; batch < 200; ++batch) {
+    // Turns begin with the draws whose number is a multiple of five.
+    std::uint64_t d = order.batch() * 7;
+    for (const std::uint64_t n : order.next().old) {
+      if (d++ % 5 == 0) counts.clear();
+      EXPECT_EQ(++counts[label_of.at(n)], 1u) << "twice in a turn";
+    }
+  }
+}
+
+TEST(Rehearsal, DamagedStatesAreRefused) {
+  const RehearsalTerms terms{
+      .seed = 9, .fresh = 5, .old = 3, .lag = 2, .kind = BufferKind::per_class, .capacity = 8};
+  Rehearsal order(terms);
+  const Numbers labels{1, 2, 3, 1, 2, 3, 1, 1, 1, 7, 7, 7, 7};
+  (void)order.arrive(labels.size(), labels);
+  (void)order.next();
+  const std::string state = order.save();
+  const auto loads = [&](const std::string& s, const RehearsalTerms& of) {
+    return Rehearsal(of).load(std::as_bytes(std::span(s)));
+  };
+  EXPECT_TRUE(loads(state, terms));
+  for (std::size_t i = 0; i < state.size(); ++i) {
+    std::string other = state;
+    other[i] = static_cast<char>(other[i] ^ 1);
+    EXPECT_FALSE(loads(other, terms)) << i;
+    EXPECT_FALSE(loads(state.substr(0, i), terms)) << i;
+  }
+  RehearsalTerms others = terms;
+  others.old = 4;
+  EXPECT_FALSE(loads(state, others));
+}
+
+}  // namespace
+}  // namespace lmdbio::records
