@@ -305,6 +305,22 @@ TEST(ServeServer, SmallRequestsShareMessages) {
   EXPECT_EQ(nodes.wrong(), 0u);
 }
 
+// What a server holds does not grow with the number of nodes, except some bytes for each.
+TEST(ServeServer, ManyNodes) {
+  constexpr unsigned kNodes = 128;
+  Nodes nodes(kNodes, kBytes, std::uint64_t{1} << 30, 19);
+  nodes.open_everywhere();
+  for (unsigned i = 0; i < kNodes; ++i)
+    for (std::uint64_t c = 0; c <= kChunks; ++c)
+      EXPECT_TRUE(nodes[i].programs.read((c + i) % (kChunks + 1) * kChunkBytes, 4096));
+  nodes.run();
+  EXPECT_EQ(nodes.read(), kBytes) << "each chunk once";
+  EXPECT_EQ(nodes.wrong(), 0u);
+  EXPECT_LE(nodes.network.most_receives, 32u);
+  // A question and an answer at most for each pair of a node and a chunk.
+  EXPECT_LE(nodes.network.messages, 2 * kNodes * (kChunks + 1));
+}
+
 TEST(ServeServer, WithoutMemory) {
   Nodes nodes(3, kBytes, 2 * kChunkBytes, 9);
   nodes.open_everywhere();
