@@ -15,14 +15,15 @@ constexpr std::size_t kRequest = 256 << 10;
 }  // namespace
 
 PageBatches::PageBatches(const File* file, const std::byte* mapped, std::uint64_t pages,
-                         std::size_t page_size, const std::atomic<bool>* cancelled) noexcept
+                         std::size_t page_size, const std::atomic<bool>* cancelled, int programs_fd) noexcept
     : file_(file),
       mapped_(mapped),
       pages_(pages),
       page_size_(page_size),
       cancelled_(cancelled),
       on_(file != nullptr),
-      residency_(file == nullptr ? -1 : file->fd(), Residency::Sampling::no) {}
+      residency_(file == nullptr ? Residency(-1, Residency::Sampling::no)
+                                 : Residency(*file, programs_fd, Residency::Sampling::no)) {}
 
 PageBatches::~PageBatches() {
   if (queue_ != nullptr) queue_->drop_all();

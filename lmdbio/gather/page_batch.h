@@ -25,9 +25,10 @@ class PageBatches {
  public:
   /// `file`: opened for reads through the page cache; null: nothing is read.  `mapped`: the address of page 0
   /// in a mapping of `pages` pages of `page_size` bytes.  `cancelled` ends waits once it is set; may be null.
-  /// All of them must outlive this object.
+  /// All of them must outlive this object.  `programs_fd`: the program's descriptor of a kept file, or -1;
+  /// see Residency.
   PageBatches(const File* file, const std::byte* mapped, std::uint64_t pages, std::size_t page_size,
-              const std::atomic<bool>* cancelled) noexcept;
+              const std::atomic<bool>* cancelled, int programs_fd = -1) noexcept;
   ~PageBatches();
 
   /// Returns false if nothing is read, or not any more.

@@ -4,6 +4,7 @@
 #include "lmdbio/python/assembler.h"
 #include "lmdbio/python/batch.h"
 #include "lmdbio/python/errors.h"
+#include "lmdbio/python/follow.h"
 #include "lmdbio/python/reader.h"
 
 namespace {
@@ -33,6 +34,7 @@ PYBIND11_MODULE(_lmdbio, module) {
   lmdbio::python::add_batch(module);
   lmdbio::python::add_assembler(module);
   lmdbio::python::add_reader(module);
+  lmdbio::python::add_follow(module);
   lmdbio::python::add_functions(module);
   // If the main interpreter has imported this module, a subinterpreter gets a copy without a call of the init
   // function.  The package therefore calls this function.  pybind11 does not make it, because pybind11 takes

@@ -29,6 +29,7 @@ struct DiffSide {
   /// The file that `view` maps, opened for reads through the page cache.  Pages that are not in memory are
   /// read from it, many at a time.  Null: page faults read them.  Must outlive the comparison.
   const File* file = nullptr;
+  int programs_fd = -1;  ///< the program's descriptor of a kept file, or -1
 };
 
 enum class Change : unsigned char { inserted, replaced, deleted };

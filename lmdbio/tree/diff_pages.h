@@ -24,7 +24,7 @@ class DiffPages {
         cancelled_(cancelled),
         counters_(counters),
         problem_(problem),
-        batches_(side.file, view_.base(), view_.pages(), view_.page_size(), cancelled) {}
+        batches_(side.file, view_.base(), view_.pages(), view_.page_size(), cancelled, side.programs_fd) {}
 
   /// Opens and counts a page of a tree.  Returns MDB_CORRUPTED if it is not a branch page or a leaf page, as
   /// wanted, and ECANCELED if the comparison was cancelled.

@@ -20,8 +20,8 @@ class Val(ctypes.Structure):
     _fields_ = [("size", ctypes.c_size_t), ("data", ctypes.c_char_p)]
 
 
-def make(path):
-    """By the real LMDB."""
+def make(path, records=range(RECORDS), end=False):
+    """By the real LMDB.  `end`: also the key that ends docs/examples/follow.cc."""
     lmdb = ctypes.CDLL(shimtest.CONFIG["lmdb"])
     env, txn, dbi = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint()
 
@@ -33,8 +33,7 @@ def make(path):
     must(lmdb.mdb_env_open(env, path.encode(), 0x10000, 0o600))
     must(lmdb.mdb_txn_begin(env, None, 0, ctypes.byref(txn)))
     must(lmdb.mdb_dbi_open(txn, None, 0, ctypes.byref(dbi)))
-    for i in range(RECORDS):
-        key, data = b"%06d" % i, value(i)
+    for key, data in [(b"%06d" % i, value(i)) for i in records] + [(b"end", b"")] * end:
         must(lmdb.mdb_put(txn, dbi, ctypes.byref(Val(len(key), key)), ctypes.byref(Val(len(data), data)), 0))
     must(lmdb.mdb_txn_commit(txn))
     lmdb.mdb_env_close(env)
@@ -102,6 +101,18 @@ class Examples(shimtest.Case):
                              [f"epoch {epoch + k}: {total(part)}" for k, part in enumerate(left)])
             rest = self.output("stock", ["epochs", self.db, str(rank), str(ranks), "2", "0"])
             self.assertEqual(rest, ["epoch 2: 0"], "nothing is left")
+
+    def test_follow(self):
+        state = os.path.join(self.dir, "state")
+        make(self.db, (), end=True)
+        line, = self.output("stock", ["follow", self.db, state])
+        # The old ones of a batch were drawn five batches earlier, when there were none at first.
+        self.assertRegex(line, rf"^{RECORDS} new records, {(RECORDS // 32 + 1 - 5) * 8} old ones, \d+ bytes$")
+        self.assertLess(os.path.getsize(state), 100000)
+        make(self.db, range(900000, 900064))
+        line, = self.output("stock", ["follow", self.db, state])
+        self.assertRegex(line, r"^64 new records, 16 old ones, ")
+        self.assertRegex(self.output("stock", ["follow", self.db, state])[0], r"^0 new records, 0 old ones, 0 bytes$")
 
     def test_prefetch(self):
         wanted = [shuffle(1, 0, RECORDS * 2, i) for i in range(3000)]  # half of them do not exist

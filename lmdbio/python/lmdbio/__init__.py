@@ -10,10 +10,10 @@ See docs/python.md.  Datasets for PyTorch are in lmdbio.torch, and readers for t
 from ._lmdbio import _check_interpreter
 
 _check_interpreter()  # pylint: disable=wrong-import-position
-from ._lmdbio import (Batch, CancelledError, CorruptedError, Error, Reader, Record, Stream, __version__, is_active, library,
-                      shuffled)
+from ._lmdbio import (Batch, CancelledError, CorruptedError, Error, Follow, Reader, Record, Stream, __version__, is_active,
+                      library, shuffled)
 from ._order import Order
 from ._prefetch import prefetch
 
-__all__ = ["Batch", "CancelledError", "CorruptedError", "Error", "Order", "Reader", "Record", "Stream", "__version__", "is_active",
-           "library", "prefetch", "shuffled"]
+__all__ = ["Batch", "CancelledError", "CorruptedError", "Error", "Follow", "Order", "Reader", "Record", "Stream", "__version__",
+           "is_active", "library", "prefetch", "shuffled"]

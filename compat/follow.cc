@@ -1,0 +1,266 @@
+#include "compat/follow.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "lmdbio/gather/prepared_memory.h"
+
+namespace lmdbio::compat {
+namespace {
+
+/// Milliseconds between two looks for a commit, at first and at last.
+constexpr int kFirstWait = 1, kLongestWait = 20;
+/// Batches that a writer without locks may overtake before the call fails.
+constexpr int kTries = 10;
+MDB_val val(Bytes b) noexcept { return {b.size(), const_cast<std::byte*>(b.data())}; }
+
+/// The bytes of a batch.
+struct BatchBytes {
+  std::unique_ptr<char[]> bytes;
+  CountedBytes counted;
+};
+
+}  // namespace
+
+CountedBytes::~CountedBytes() {
+  if (bytes_ != 0) lmdbio_give_back_prepared(bytes_);
+}
+
+bool CountedBytes::set(std::uint64_t bytes) noexcept {
+  if (bytes > bytes_ && lmdbio_take_prepared(bytes - bytes_) != 0) return false;
+  if (bytes < bytes_) lmdbio_give_back_prepared(bytes_ - bytes);
+  bytes_ = bytes;
+  return true;
+}
+
+void Follow::Held::end() noexcept {
+  if (txn != nullptr) mdb_txn_abort(txn);
+  txn = nullptr;
+  announced.clear();
+}
+
+// --- opening ---
+
+Follow::Follow(FollowOptions options, std::shared_ptr<Opened> opened)
+    : options_(std::move(options)), opened_(std::move(opened)), pid_(::getpid()), order_(options_.terms) {
+  current_.txn = std::exchange(opened_->txn, nullptr);
+}
+
+Follow::~Follow() {
+  previous_.end();
+  current_.end();
+}
+
+bool Follow::ours() const noexcept { return ::getpid() == pid_; }
+
+void Follow::abandon() noexcept {
+  previous_.txn = current_.txn = nullptr;
+  opened_->env = nullptr;
+}
+
+Status Follow::open(const char* path, FollowOptions options, std::unique_ptr<Follow>& out, std::string& why) {
+  lmdbio_reader_options where{};
+  where.size = sizeof where;
+  where.database = options.database ? options.database->c_str() : nullptr;
+  where.flags = options.plain.flags;
+  const auto opened = std::make_shared<Opened>();
+  if (const Status st = open_environment(path, where, *opened, why); !st.ok()) return st;
+  // Later transactions see the handle of a named database only after the one that opened it was committed.
+  int rc = mdb_txn_commit(std::exchange(opened->txn, nullptr));
+  if (rc == 0) rc = mdb_txn_begin(opened->env, nullptr, MDB_RDONLY, &opened->txn);
+  if (rc != 0) {
+    why = std::string(path) + ": " + mdb_strerror(rc);
+    return as_status(rc);
+  }
+  ReadTxn* t = nullptr;
+  if (const Status st = served(path, *opened, t, why); !st.ok()) return st;
+  if (t->txn.view().loads()) {
+    why = std::string(path) + ": the file cannot be mapped, so the snapshots cannot be compared";
+    return Status::from_errno(ENOTSUP);
+  }
+  std::unique_ptr<Follow> made(new Follow(std::move(options), opened));
+  made->name_ = t->env->stats.path;
+  made->txnid_ = t->txn.id();
+  unsigned flags = 0;
+  if (rc = mdb_dbi_flags(made->current_.txn, opened->dbi, &flags); rc != 0) return as_status(rc);
+  made->dupsort_ = (flags & MDB_DUPSORT) != 0;
+  made->renewed_ns_ = steady_ns();
+  const Status st = made->options_.state.empty() ? made->start(why) : made->load(why);
+  if (st.ok()) out = std::move(made);
+  return st;
+}
+
+// Finds the records that exist.
+Status Follow::start(std::string& why) {
+  ReadTxn& t = *as<ReadTxn>(current_.txn);
+  if (const Status st = compare(t, why); !st.ok()) return st;
+  if (memory_.set(keys_.memory_bytes())) return {};
+  why = name_ + ": LMDBIO_MEMORY has no room for the keys of " + std::to_string(keys_.size()) + " records";
+  return Status::from_errno(ENOMEM);
+}
+
+// --- batches ---
+
+bool Follow::has_batch() const noexcept {
+  const std::uint64_t fresh = options_.terms.fresh, there = order_.pending();
+  const bool has_old = !order_.upcoming().front().empty();
+  if (fresh == 0) return has_old;
+  switch (options_.plain.on_empty) {
+    case LMDBIO_EMPTY_WAIT:
+      return there >= fresh || (finished_ && there != 0);
+    case LMDBIO_EMPTY_REHEARSE:
+      return there != 0 || (has_old && !finished_);
+    case LMDBIO_EMPTY_STOP:
+      break;
+  }
+  return there != 0;
+}
+
+bool Follow::has_ended() const noexcept {
+  return options_.terms.fresh == 0 || finished_ || options_.plain.on_empty == LMDBIO_EMPTY_STOP;
+}
+
+// Waits until a batch can be made.  MDB_NOTFOUND: the end.
+Status Follow::await(std::string& why) {
+  const auto renew_ns = static_cast<std::int64_t>(options_.plain.renew_seconds * 1e9);
+  const std::int64_t begun = steady_ns();
+  if (batches_ >= options_.plain.renew_batches || begun - renewed_ns_ >= renew_ns || !has_batch() ||
+      order_.pending() < options_.terms.fresh)
+    if (const Status st = renew(why); !st.ok()) return st;
+  for (int wait = kFirstWait; !has_batch(); wait = std::min(2 * wait, kLongestWait)) {
+    if (has_ended()) return Status::from_mdb(MDB_NOTFOUND);
+    if (wait_ended(cancelled_)) return Status::from_errno(ECANCELED);
+    const std::int64_t now = steady_ns();
+    if (options_.plain.timeout > 0 && static_cast<double>(now - begun) > options_.plain.timeout * 1e9) {
+      why = name_ + ": no new records for " + std::to_string(options_.plain.timeout) + " s";
+      return Status::from_errno(ETIMEDOUT);
+    }
+    if (now - begun >= renew_ns) previous_.end();  // it would keep the writer from reusing pages
+    {
+      const AsyncSignalsAllowed program;
+      (void)::poll(nullptr, 0, wait);
+    }
+    if (!ours()) return Status::from_errno(ECANCELED);  // a signal handler has forked
+    if (const Status st = renew(why); !st.ok()) return st;
+  }
+  return cancelled_.load(std::memory_order_acquire) ? Status::from_errno(ECANCELED) : Status();
+}
+
+// Announces the samples of the next batches, so that their values are read ahead.
+void Follow::announce() {
+  if (dupsort_) return;
+  std::vector<MDB_val> wanted;
+  const auto want = [&](std::uint64_t number) {
+    if (!previous_.announced.contains(number) && current_.announced.insert(number).second)
+      wanted.push_back(val(keys_.get(number).key));
+  };
+  const std::uint64_t ahead = (options_.terms.lag + 1) * options_.terms.fresh;
+  for (std::uint64_t i = 0; i < std::min(ahead, order_.pending()); ++i) want(order_.pending_at(i));
+  for (const std::vector<std::uint64_t>& draws : order_.upcoming())
+    for (const std::uint64_t number : draws) want(number);
+  // A failure means that the values are read when they are needed.
+  if (!wanted.empty()) (void)lmdbio_prefetch(current_.txn, opened_->dbi, wanted.data(), wanted.size());
+}
+
+Status Follow::values(const std::vector<std::uint64_t>& numbers, std::vector<MDB_val>& out,
+                      std::string& why) {
+  out.clear();
+  for (const std::uint64_t number : numbers) {
+    const records::SampleKey k = keys_.get(number);
+    MDB_val key = val(k.key), value = val(k.value);
+    const bool is_previous = previous_.txn != nullptr && previous_.announced.contains(number);
+    const int rc =
+        dupsort_ ? 0 : mdb_get(is_previous ? previous_.txn : current_.txn, opened_->dbi, &key, &value);
+    if (rc != 0) {
+      why = name_ + ": a record cannot be read: " + mdb_strerror(rc);
+      return as_status(rc == MDB_NOTFOUND ? MDB_CORRUPTED : rc);
+    }
+    out.push_back(value);
+  }
+  return {};
+}
+
+Status Follow::read(const std::vector<std::uint64_t>& numbers, std::unique_ptr<records::Batch>& out,
+                    std::string& why) {
+  std::vector<MDB_val> found;
+  for (int attempt = 1;; ++attempt) {
+    const Status st = values(numbers, found, why);
+    auto bytes = std::make_shared<BatchBytes>();
+    auto batch = std::make_unique<records::Batch>();
+    if (st.ok()) {
+      std::uint64_t total = 0;
+      for (std::size_t i = 0; i < numbers.size(); ++i)
+        total += keys_.get(numbers[i]).key.size() + found[i].mv_size;
+      if (!bytes->counted.set(total)) {
+        why = name_ + ": LMDBIO_MEMORY has no room for a batch of " + std::to_string(total) + " bytes";
+        return Status::from_errno(ENOMEM);
+      }
+      bytes->bytes = std::make_unique_for_overwrite<char[]>(total);
+      char* at = bytes->bytes.get();
+      const auto copy = [&](MDB_val v) {
+        if (v.mv_size != 0) std::memcpy(at, v.mv_data, v.mv_size);
+        return MDB_val{v.mv_size, std::exchange(at, at + v.mv_size)};
+      };
+      for (std::size_t i = 0; i < numbers.size(); ++i) {
+        const MDB_val key = copy(val(keys_.get(numbers[i]).key));
+        batch->rows.push_back({numbers[i], key, copy(found[i])});
+      }
+    }
+    // Without locks, a writer may have overwritten what was read.
+    if (is_safe(*as<ReadTxn>(current_.txn)) &&
+        (previous_.txn == nullptr || is_safe(*as<ReadTxn>(previous_.txn)))) {
+      if (!st.ok()) return st;
+      batch->keep.push_back(std::move(bytes));
+      out = std::move(batch);
+      return {};
+    }
+    if (attempt == kTries) {
+      why = name_ + ": a writer commits faster than a batch can be read without locks";
+      return Status::from_errno(ESTALE);
+    }
+    if (const Status renewed = renew(why); !renewed.ok()) return renewed;
+    previous_.end();
+  }
+}
+
+Status Follow::next(std::unique_ptr<records::Batch>& out, std::size_t& fresh, std::string& why) {
+  if (!permanent_.ok()) {
+    why = permanent_why_;
+    return permanent_;
+  }
+  if (!unread_) {
+    if (const Status st = await(why); !st.ok()) return st;
+    if (!memory_.set(keys_.memory_bytes())) {
+      why =
+          name_ + ": LMDBIO_MEMORY has no room for the keys of " + std::to_string(keys_.size()) + " records";
+      return Status::from_errno(ENOMEM);
+    }
+    announce();
+    unread_ = order_.next();
+  }
+  std::vector<std::uint64_t> numbers = unread_->fresh;
+  numbers.insert(numbers.end(), unread_->old.begin(), unread_->old.end());
+  if (const Status st = read(numbers, out, why); !st.ok()) return st;
+  fresh = unread_->fresh.size();
+  unread_.reset();
+  out->count = out->rows.size();
+  out->records = out->rows.data();
+  out->position = order_.batch() - 1;
+  if (++batches_ >= options_.terms.lag) previous_.end();
+  return {};
+}
+
+Status Follow::fail(Status st, std::string& why) {
+  if (st.raw() != ECANCELED) {
+    permanent_ = st;
+    permanent_why_ = why;
+  }
+  return st;
+}
+
+}  // namespace lmdbio::compat

@@ -1,0 +1,131 @@
+// The object behind lmdbio_follow: an environment, its transactions, and the order of the samples.
+#pragma once
+
+#include <lmdbio/follow.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "compat/reader_handle.h"
+#include "lmdbio/records/rehearsal.h"
+#include "lmdbio/records/sample_keys.h"
+#include "lmdbio/tree/diff.h"
+
+namespace lmdbio::compat {
+
+/// Bytes that count as prepared batches of the process (gather/prepared_memory.h).
+class CountedBytes {
+ public:
+  CountedBytes() noexcept = default;
+  CountedBytes(const CountedBytes&) = delete;
+  CountedBytes& operator=(const CountedBytes&) = delete;
+  ~CountedBytes();
+  /// Changes the number of bytes.  Returns false if there is no room; then nothing has changed.
+  bool set(std::uint64_t bytes) noexcept;
+
+ private:
+  std::uint64_t bytes_ = 0;
+};
+
+/// Returns the time in ns, CLOCK_MONOTONIC.
+std::int64_t steady_ns() noexcept;
+
+/// The options of the program, checked, with defaults, and without its pointers.
+struct FollowOptions {
+  /// Copies and checks `given`.  EINVAL with a reason.
+  static Status read(const lmdbio_follow_options* given, FollowOptions& out, std::string& why);
+  /// Returns the label of a record.
+  std::uint64_t label(Bytes key, Bytes value) const;
+
+  lmdbio_follow_options plain{};  ///< with defaults; its pointers to data are null
+  std::optional<std::string> database, finished_key;
+  std::string state;
+  records::RehearsalTerms terms;
+};
+
+/// What a new snapshot brought.
+struct Changes {
+  records::SampleKeys inserted;                            ///< by their number in key order
+  std::vector<std::uint64_t> labels;                       ///< of `inserted`; empty if labels are not needed
+  std::unordered_map<std::string, std::uint64_t> removed;  ///< labels, by size of key, key and value
+  std::optional<bool> finished;                            ///< if it has changed
+};
+
+/// Follows one database.  One thread at a time, except for cancel().
+class Follow {
+ public:
+  static Status open(const char* path, FollowOptions options, std::unique_ptr<Follow>& out, std::string& why);
+  ~Follow();
+  Follow(const Follow&) = delete;
+  Follow& operator=(const Follow&) = delete;
+
+  /// Implements lmdbio_follow_next().  May throw bad_alloc.
+  Status next(std::unique_ptr<records::Batch>& out, std::size_t& fresh, std::string& why);
+  /// Implements lmdbio_follow_state().  May throw bad_alloc.
+  Status save(const std::string*& out, std::string& why);
+  std::uint64_t transaction() const noexcept { return txnid_; }
+  std::uint64_t pending() const noexcept { return order_.pending(); }
+  void cancel() noexcept { cancelled_.store(true, std::memory_order_release); }
+  /// Returns false in a forked child.
+  bool ours() const noexcept;
+  /// In a forked child: gives up the object without ending the parent's transactions.
+  void abandon() noexcept;
+
+ private:
+  /// A transaction, and the samples that were announced to it with lmdbio_prefetch().
+  struct Held {
+    MDB_txn* txn = nullptr;
+    std::unordered_set<std::uint64_t> announced;
+    void end() noexcept;
+  };
+
+  Follow(FollowOptions options, std::shared_ptr<Opened> opened);
+  Status start(std::string& why);
+  Status load(std::string& why);
+  Status begin(MDB_txn*& txn, ReadTxn*& t, std::string& why);
+  Status renew(std::string& why);
+  Status compare(ReadTxn& newer, std::string& why);
+  Status check_path(std::string& why);
+  bool is_safe(const ReadTxn& t) const noexcept;
+  void apply(const Changes& changes, bool as_old);
+  void drop_keys();
+  bool has_batch() const noexcept;
+  bool has_ended() const noexcept;
+  Status await(std::string& why);
+  void announce();
+  Status read(const std::vector<std::uint64_t>& numbers, std::unique_ptr<records::Batch>& out,
+              std::string& why);
+  Status values(const std::vector<std::uint64_t>& numbers, std::vector<MDB_val>& out, std::string& why);
+  Status fail(Status st, std::string& why);
+
+  const FollowOptions options_;
+  const std::shared_ptr<Opened> opened_;  ///< its transaction is the current one's
+  const pid_t pid_;
+  std::string name_;  ///< of the file, for messages
+  bool dupsort_ = false;
+  std::uint64_t txnid_ = 0;
+  Held current_, previous_;
+  std::int64_t renewed_ns_ = 0, path_checked_ns_ = 0;
+  std::uint64_t batches_ = 0;  ///< since the snapshot was renewed
+  bool started_ = false;       ///< the records that exist are known
+  bool finished_ = false;
+  std::string last_key_, last_value_;  ///< with append_only
+  records::Rehearsal order_;
+  std::optional<records::Rehearsal::Batch> unread_;  ///< a batch whose values could not be read
+  records::SampleKeys keys_;
+  std::size_t kept_ = 0;  ///< number of keys when those of other samples were dropped last
+  CountedBytes memory_;
+  std::string state_;
+  Status permanent_;  ///< the error that all later calls return, with its reason
+  std::string permanent_why_;
+  std::atomic<bool> cancelled_{false};
+};
+
+}  // namespace lmdbio::compat

@@ -1,0 +1,232 @@
+// Renews the snapshot of a followed database, and finds what it brought.
+#include <lmdb.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include <cerrno>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "compat/follow.h"
+#include "lmdbio/io/open_file.h"
+
+namespace lmdbio::compat {
+namespace {
+
+/// Other samples' keys are dropped if there are this many times more, and so many more.
+/// Nanoseconds between two checks of the path, which may cost a request to a server.
+constexpr std::int64_t kCheckEvery = 500'000'000;
+/// Records after which a comparison asks whether it must end.
+constexpr std::uint64_t kAskEvery = 4096;
+constexpr std::size_t kDropFactor = 2, kDropLeast = 4096;
+
+/// A string that identifies a sample: two bytes for the size of the key, the key, the value.
+std::string name_of(const records::SampleKey& k) {
+  const auto size = static_cast<std::uint16_t>(k.key.size());
+  std::string out(reinterpret_cast<const char*>(&size), sizeof size);
+  out.append(reinterpret_cast<const char*>(k.key.data()), k.key.size());
+  out.append(reinterpret_cast<const char*>(k.value.data()), k.value.size());
+  return out;
+}
+
+/// Collects what a comparison finds.
+class Collector : public tree::DiffVisitor {
+ public:
+  Collector(const FollowOptions& options, bool dupsort, const std::atomic<bool>& cancelled)
+      : options_(options), dupsort_(dupsort), cancelled_(cancelled) {}
+
+  bool record(const tree::ChangedRecord& r) override {
+    if (++seen_ % kAskEvery == 0 && wait_ended(cancelled_)) return false;
+    if (options_.finished_key && r.key.size() == options_.finished_key->size() &&
+        std::memcmp(r.key.data(), options_.finished_key->data(), r.key.size()) == 0) {
+      changes.finished = r.change != tree::Change::deleted;
+      return true;
+    }
+    const bool labelled = options_.terms.kind == records::BufferKind::per_class;
+    if (r.change != tree::Change::inserted)
+      changes.removed.emplace(name_of({r.key, dupsort_ ? r.older : Bytes()}),
+                              labelled ? options_.label(r.key, r.older) : 0);
+    if (r.change == tree::Change::deleted) return true;
+    changes.inserted.add(count_++, {r.key, dupsort_ ? r.newer : Bytes()});
+    if (labelled) changes.labels.push_back(options_.label(r.key, r.newer));
+    return true;
+  }
+
+  Changes changes;
+
+ private:
+  const FollowOptions& options_;
+  const bool dupsort_;
+  const std::atomic<bool>& cancelled_;
+  std::uint64_t count_ = 0, seen_ = 0;
+};
+
+}  // namespace
+
+std::int64_t steady_ns() noexcept {
+  timespec t{};
+  (void)::clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * std::int64_t{1'000'000'000} + t.tv_nsec;
+}
+
+bool Follow::is_safe(const ReadTxn& t) const noexcept {
+  if (!t.unprotected && !t.env->lockless && (options_.plain.flags & MDB_NOLOCK) == 0) return true;
+  tree::MetaCopies metas;
+  return t.env->engine->read_metas(metas).ok() && !tree::overtaken(metas.pages(), t.txn.id());
+}
+
+Status Follow::check_path(std::string& why) {
+  const std::int64_t now_ns = steady_ns();
+  if (now_ns - path_checked_ns_ < kCheckEvery) return {};
+  path_checked_ns_ = now_ns;
+  const EnvHandle& env = *as<ReadTxn>(current_.txn)->env;
+  const std::string path = data_file(env.setup.path.c_str(), env.setup.open_flags);
+  struct stat now {};
+  const FileIdentity id = env.engine->file().origin().id;
+  if (::stat(path.c_str(), &now) == 0 && now.st_dev == id.dev && now.st_ino == id.ino) return {};
+  why = name_ + ": the file was replaced or removed; open the database again, and start anew";
+  return Status::from_errno(ESTALE);
+}
+
+Status Follow::begin(MDB_txn*& txn, ReadTxn*& t, std::string& why) {
+  int rc = mdb_txn_begin(opened_->env, nullptr, MDB_RDONLY, &txn);
+  if (rc == MDB_MAP_RESIZED) {  // the writer has enlarged the map
+    rc = mdb_env_set_mapsize(opened_->env, 0);
+    if (rc == 0) rc = mdb_txn_begin(opened_->env, nullptr, MDB_RDONLY, &txn);
+  }
+  t = rc == 0 ? as<ReadTxn>(txn) : nullptr;
+  if (rc == 0 && t != nullptr) return {};
+  if (rc == 0) mdb_txn_abort(txn);
+  why = name_ + ": " + (rc != 0 ? mdb_strerror(rc) : "not served by LMDBIO");
+  return rc != 0 ? as_status(rc) : Status::from_errno(ENOTSUP);
+}
+
+// Takes the newest snapshot, and adds what it brings to the order.
+Status Follow::renew(std::string& why) {
+  if (const Status st = check_path(why); !st.ok()) return fail(st, why);
+  Held next;
+  ReadTxn* t = nullptr;
+  if (const Status st = begin(next.txn, t, why); !st.ok()) return st;
+  if (t->txn.id() == txnid_) {
+    next.end();
+  } else {
+    const std::uint64_t id = t->txn.id();
+    try {
+      if (const Status st = compare(*t, why); !st.ok()) {
+        next.end();
+        return fail(st, why);
+      }
+    } catch (...) {
+      next.end();
+      why = name_ + ": out of memory while a new snapshot was compared";
+      return fail(Status::from_errno(ENOMEM), why);
+    }
+    txnid_ = id;
+    previous_.end();
+    previous_ = std::exchange(current_, std::move(next));
+  }
+  batches_ = 0;
+  renewed_ns_ = steady_ns();
+  return {};
+}
+
+// Finds the records of `newer` that differ from the current snapshot, or from an empty one if there is none.
+Status Follow::compare(ReadTxn& newer, std::string& why) {
+  ReadTxn& older = *as<ReadTxn>(current_.txn);
+  const Origin origin = newer.env->engine->file().origin();
+  const Result<std::shared_ptr<const OpenFile>> file = OpenFile::get(origin, OpenFile::With::exact_alone);
+  const File* const reads = file ? &file.value()->base() : nullptr;
+  const auto side_of = [&](const ReadTxn& t) {
+    return tree::DiffSide{t.txn.view(), t.txn.snapshot(), reads, origin.fd};
+  };
+  const bool is_first = !std::exchange(started_, true);
+  tree::DiffSide before = side_of(older);
+  if (is_first)
+    before.snapshot.dbs[tree::kMainDbi] = {
+        0, newer.txn.snapshot().dbs[tree::kMainDbi].flags, 0, 0, 0, 0, 0, format::kNoPage};
+  const tree::DiffSide after = side_of(newer);
+  tree::DiffOptions options;
+  options.older_is_held = !is_first;
+  options.cancelled = &cancelled_;
+  const std::string_view only = options_.database ? std::string_view(*options_.database) : std::string_view();
+  options.only = &only;
+  Collector found(options_, dupsort_, cancelled_);
+  tree::DiffCounters counters;
+  tree::DiffProblem problem;
+  Status st;
+  if (options_.plain.append_only != 0 && !is_first) {
+    format::DbRecord record{};
+    st = tree::find_database(after, only, record, problem);
+    if (st.ok())
+      st = tree::find_appended(after, record, only, std::as_bytes(std::span(last_key_)),
+                               std::as_bytes(std::span(last_value_)), options, found, counters, problem);
+  } else {
+    st = tree::diff_snapshots(before, after, options, found, counters, problem);
+    if (st.ok() && !is_first && !is_safe(older)) {
+      why = name_ +
+            ": a writer has overwritten the snapshot, because the database is open without locks; "
+            "open it again, and start anew (append_only avoids this)";
+      return Status::from_errno(ESTALE);
+    }
+  }
+  if (st.ok() && !is_safe(newer)) {
+    why = name_ + ": a writer commits faster than snapshots can be compared without locks";
+    return Status::from_errno(ESTALE);
+  }
+  if (st.raw() == MDB_NOTFOUND) st = Status();  // the named database does not exist any more
+  if (!st.ok()) {
+    why = name_ + ": " +
+          (problem.reason[0] != '\0' ? "page " + std::to_string(problem.page) + ": " + problem.reason
+                                     : mdb_strerror(st.raw()));
+    return st;
+  }
+  if (options_.plain.append_only != 0 && found.changes.inserted.size() != 0) {
+    const records::SampleKey last = found.changes.inserted.get(found.changes.inserted.size() - 1);
+    last_key_.assign(reinterpret_cast<const char*>(last.key.data()), last.key.size());
+    last_value_.assign(reinterpret_cast<const char*>(last.value.data()), last.value.size());
+  }
+  apply(found.changes, is_first && options_.plain.existing_are_old != 0);
+  return {};
+}
+
+// Adds the changes to the order.  `as_old`: the inserted records become old samples.
+void Follow::apply(const Changes& changes, bool as_old) {
+  if (changes.finished) finished_ = *changes.finished;
+  if (!changes.removed.empty()) {
+    std::unordered_map<std::string, std::uint64_t> left = changes.removed;
+    std::vector<records::RemovedSample> gone;
+    keys_.for_each([&](std::uint64_t number, const records::SampleKey& key) {
+      const auto it = left.find(name_of(key));
+      if (it == left.end()) return;
+      gone.push_back({number, it->second});
+      left.erase(it);
+    });
+    order_.remove(gone);
+    for (const auto& [name, label] : left) order_.remove_forgotten(label);
+    drop_keys();
+  }
+  const std::uint64_t n = changes.inserted.size();
+  if (as_old) {
+    order_.start(n, changes.labels);
+    keys_ = changes.inserted;
+  } else if (n != 0 && options_.terms.fresh != 0) {
+    const std::uint64_t first = order_.arrive(n, changes.labels);
+    for (std::uint64_t i = 0; i < n; ++i) keys_.add(first + i, changes.inserted.get(order_.record_of(n, i)));
+  }
+  if (as_old || keys_.size() > kDropFactor * kept_ + kDropLeast) drop_keys();
+}
+
+// Forgets the keys of samples that will not be returned any more.
+void Follow::drop_keys() {
+  std::vector<std::uint64_t> live = order_.live();
+  if (unread_) {
+    live.insert(live.end(), unread_->fresh.begin(), unread_->fresh.end());
+    live.insert(live.end(), unread_->old.begin(), unread_->old.end());
+    std::sort(live.begin(), live.end());
+  }
+  keys_.keep(live);
+  kept_ = keys_.size();
+}
+
+}  // namespace lmdbio::compat

@@ -1,0 +1,189 @@
+// The options of a followed database, and the state from which a job continues.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "compat/follow.h"
+
+namespace lmdbio::compat {
+namespace {
+
+/// First bytes of a state.
+constexpr std::uint64_t kMagic = 0x31776c6f666d646c;
+
+Status invalid(std::string& why, const std::string& text) {
+  why = text;
+  return Status::from_errno(EINVAL);
+}
+
+void put(std::string& out, std::uint64_t v) { out.append(reinterpret_cast<const char*>(&v), sizeof v); }
+void put(std::string& out, std::string_view s) {
+  put(out, s.size());
+  out.append(s);
+}
+
+/// Takes the parts of a state off its front.
+class Parts {
+ public:
+  explicit Parts(std::string_view in) noexcept : in_(in) {
+    good_ = in.size() > 8;
+    if (!good_) return;
+    std::uint64_t sum;
+    std::memcpy(&sum, in.data() + in.size() - 8, 8);
+    in_.remove_suffix(8);
+    good_ = sum == XXH3_64bits(in_.data(), in_.size());
+  }
+  std::uint64_t number() noexcept {
+    std::uint64_t v = 0;
+    const std::string_view s = bytes(sizeof v);
+    if (good_) std::memcpy(&v, s.data(), sizeof v);
+    return v;
+  }
+  std::string_view text() noexcept { return bytes(number()); }
+  bool good() const noexcept { return good_; }
+  bool ended() const noexcept { return good_ && in_.empty(); }
+
+ private:
+  std::string_view bytes(std::uint64_t n) noexcept {
+    good_ = good_ && n <= in_.size();
+    if (!good_) return {};
+    const std::string_view s = in_.substr(0, static_cast<std::size_t>(n));
+    in_.remove_prefix(s.size());
+    return s;
+  }
+  std::string_view in_;
+  bool good_;
+};
+
+Bytes bytes_of(std::string_view s) noexcept { return std::as_bytes(std::span(s)); }
+
+}  // namespace
+
+// --- options ---
+
+Status FollowOptions::read(const lmdbio_follow_options* given, FollowOptions& out, std::string& why) {
+  lmdbio_follow_options& o = out.plain;
+  if (!read_sized(given, o))
+    return invalid(why, "lmdbio_follow_options: size is not valid, or an unknown field is not 0");
+  const auto wrong = [&](const char* what) {
+    return invalid(why, std::string("lmdbio_follow_options: ") + what);
+  };
+  if ((o.flags & ~unsigned{MDB_NOSUBDIR | MDB_NOLOCK}) != 0)
+    return wrong("flags may be only MDB_NOSUBDIR and MDB_NOLOCK");
+  if (o.buffer < LMDBIO_BUFFER_RESERVOIR || o.buffer > LMDBIO_BUFFER_ALL)
+    return wrong("buffer: no such kind");
+  if (o.on_empty < LMDBIO_EMPTY_WAIT || o.on_empty > LMDBIO_EMPTY_STOP)
+    return wrong("on_empty: no such value");
+  if (o.fresh == 0 && (o.old == 0 || o.existing_are_old == 0))
+    return wrong("fresh may be 0 only with old samples and with existing_are_old");
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 32;
+  if (o.fresh > kMost || o.old > kMost || o.lag > kMost || o.capacity > kMost)
+    return wrong("fresh, old, lag and capacity must be at most 2^32");
+  if (o.label_bytes > 8) return wrong("label_bytes must be at most 8");
+  if (o.buffer == LMDBIO_BUFFER_CLASS && o.label == nullptr && o.label_bytes == 0)
+    return wrong("LMDBIO_BUFFER_CLASS needs label or label_bytes");
+  if (!(o.timeout >= 0) || !(o.renew_seconds >= 0))
+    return wrong("timeout and renew_seconds must not be negative");
+  if (o.finished_key != nullptr && (o.finished_key->mv_size == 0 || o.finished_key->mv_data == nullptr))
+    return wrong("finished_key must not be empty");
+  if (o.state == nullptr && o.state_bytes != 0) return wrong("state must not be NULL");
+  if (o.lag == 0) o.lag = 4;
+  if (o.capacity == 0) o.capacity = 10'000;
+  if (o.renew_batches == 0) o.renew_batches = 16;
+  if (o.renew_seconds == 0) o.renew_seconds = 1;
+  if (o.database != nullptr) out.database = o.database;
+  if (o.finished_key != nullptr)
+    out.finished_key.emplace(static_cast<const char*>(o.finished_key->mv_data), o.finished_key->mv_size);
+  if (o.state != nullptr) out.state.assign(static_cast<const char*>(o.state), o.state_bytes);
+  if (o.state != nullptr && out.state.empty()) return wrong("state is empty");
+  o.database = nullptr;
+  o.finished_key = nullptr;
+  o.state = nullptr;
+  out.terms = {o.seed, o.fresh, o.old, o.lag, static_cast<records::BufferKind>(o.buffer), o.capacity};
+  return {};
+}
+
+std::uint64_t FollowOptions::label(Bytes key, Bytes value) const {
+  if (plain.label != nullptr) {
+    const MDB_val k{key.size(), const_cast<std::byte*>(key.data())};
+    const MDB_val v{value.size(), const_cast<std::byte*>(value.data())};
+    return plain.label(plain.label_context, &k, &v);
+  }
+  std::uint64_t out = 0;
+  if (plain.label_offset < value.size())
+    std::memcpy(&out, value.data() + plain.label_offset,
+                static_cast<std::size_t>(std::min(plain.label_bytes, value.size() - plain.label_offset)));
+  return out;
+}
+
+// --- the state ---
+
+Status Follow::save(const std::string*& out, std::string& why) {
+  if (!permanent_.ok()) {
+    why = permanent_why_;
+    return permanent_;
+  }
+  if (unread_)
+    return invalid(why, name_ + ": the last batch was not read; call lmdbio_follow_next again first");
+  drop_keys();
+  std::string s;
+  put(s, kMagic);
+  put(s, txnid_);
+  put(s, std::uint64_t{finished_});
+  put(s, options_.database.value_or(""));
+  put(s, order_.save());
+  put(s, last_key_);
+  put(s, last_value_);
+  put(s, keys_.size());
+  keys_.for_each([&](std::uint64_t number, const records::SampleKey& k) {
+    put(s, number);
+    put(s, {reinterpret_cast<const char*>(k.key.data()), k.key.size()});
+    put(s, {reinterpret_cast<const char*>(k.value.data()), k.value.size()});
+  });
+  put(s, XXH3_64bits(s.data(), s.size()));
+  state_ = std::move(s);
+  out = &state_;
+  return {};
+}
+
+Status Follow::load(std::string& why) {
+  const auto wrong = [&] {
+    return invalid(why, name_ + ": the state is damaged, or was saved with other options");
+  };
+  Parts in(options_.state);
+  if (in.number() != kMagic) return wrong();
+  const std::uint64_t txnid = in.number();
+  finished_ = in.number() != 0;
+  if (in.text() != options_.database.value_or("")) return wrong();
+  if (!order_.load(bytes_of(in.text()))) return wrong();
+  last_key_ = in.text();
+  last_value_ = in.text();
+  std::uint64_t next = 0;
+  for (std::uint64_t n = in.number(); n > 0 && in.good(); --n) {
+    const std::uint64_t number = in.number();
+    const std::string_view key = in.text(), value = in.text();
+    if (!in.good() || number < next || key.empty() || key.size() > UINT16_MAX) return wrong();
+    next = number + 1;
+    keys_.add(number, {bytes_of(key), bytes_of(value)});
+  }
+  if (!in.ended()) return wrong();
+  for (const std::uint64_t number : order_.live())
+    if (!keys_.knows(number)) return wrong();
+  kept_ = keys_.size();
+  started_ = true;
+  if (txnid == txnid_) return {};
+  if (options_.plain.append_only == 0 || txnid > txnid_) {
+    why = name_ + ": the state is of transaction " + std::to_string(txnid) + ", but the database is at " +
+          std::to_string(txnid_) +
+          (txnid > txnid_ ? "; is this another file?"
+                          : "; what changed meanwhile is unknown (with append_only, it can continue)");
+    return Status::from_errno(ESTALE);
+  }
+  return compare(*as<ReadTxn>(current_.txn), why);
+}
+
+}  // namespace lmdbio::compat
