@@ -16,13 +16,14 @@ import torch.utils.data
 
 from ._arguments import NOT_OURS, Item, last_of, to_item, whole_batch_size
 from ._datasets import LmdbDataset, LmdbIterableDataset
+from ._follow import FollowDataset
 from ._plan import Plan
 from ._ranks import Ranks
 from ._state import position_in, state_of
 from ._tensors import Datum, TensorLoader
 from ._tickets import Indices, Listed, Planned
 
-__all__ = ["BatchSampler", "DataLoader", "Datum", "LmdbDataset", "LmdbIterableDataset", "TensorLoader"]
+__all__ = ["BatchSampler", "DataLoader", "Datum", "FollowDataset", "LmdbDataset", "LmdbIterableDataset", "TensorLoader"]
 
 
 class BatchSampler(torch.utils.data.BatchSampler):

@@ -1,0 +1,72 @@
+"""A dataset for PyTorch that follows a database while another process writes to it."""
+import os
+from typing import Any, Callable, Dict, Iterator, Optional, Union
+
+import torch.utils.data
+
+from ._lmdbio import Follow
+
+
+class FollowDataset(torch.utils.data.IterableDataset[Any]):
+    """Batches of new and old records of a database that grows: lmdbio.Follow for PyTorch.
+
+    Each element is a whole batch, so that a DataLoader needs batch_size=None:
+
+        dataset = FollowDataset("stream.lmdb", fresh=64, old=8, decode=to_tensor, finished_key=b"end")
+        for batch in torch.utils.data.DataLoader(dataset, batch_size=None):
+            ...
+
+    decode: makes a sample from a key and a value (memoryviews, valid during the call); without it, a sample is the value as
+    bytes.  collate: makes a batch from a list of samples; without it, torch's default_collate.  The other arguments are those
+    of lmdbio.Follow.  The database is opened at the first iteration, in the process that iterates.  Later iterations
+    continue where the previous one ended, for example after on_empty="stop".
+
+    At most one worker: several workers would each return all batches.
+    """
+
+    def __init__(self, path: Union[str, "os.PathLike[str]"], *, fresh: int, old: int = 0,
+                 decode: Optional[Callable[[Any, Any], Any]] = None, collate: Optional[Callable[[Any], Any]] = None,
+                 state: Optional[bytes] = None, **follow: Any) -> None:
+        self._path, self._arguments = path, dict(follow, fresh=fresh, old=old)
+        self._decode, self._collate = decode, collate if collate is not None else torch.utils.data.default_collate
+        self._state, self._follow = state, None  # type: Optional[bytes], Optional[Follow]
+        self.new = 0  #: the number of new samples at the beginning of the last batch
+
+    @property
+    def follow(self) -> Follow:
+        """The Follow of this process, which is opened if necessary."""
+        if self._follow is None:
+            self._follow = Follow(self._path, state=self._state, **self._arguments)
+            self._state = None
+        return self._follow
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = torch.utils.data.get_worker_info()
+        if worker is not None and worker.num_workers > 1:
+            raise ValueError("a FollowDataset can have at most one worker: each worker would return all batches")
+        for batch, self.new in self.follow:
+            if self._decode is None:
+                samples = [bytes(record.value) for record in batch]
+            else:
+                samples = [self._decode(record.key, record.value) for record in batch]
+            yield self._collate(samples)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Returns the state after the last batch, in the process that iterates over the dataset."""
+        return {"state": self._state if self._follow is None and self._state is not None else self.follow.state()}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Continues from a state of state_dict() at the next iteration."""
+        self.close()
+        self._state = state["state"]
+
+    def close(self) -> None:
+        """Closes the database."""
+        if self._follow is not None:
+            self._follow.close()
+            self._follow = None
+
+    def __getstate__(self) -> Dict[str, Any]:
+        if self._follow is not None:
+            raise TypeError("a FollowDataset that was iterated over cannot be pickled")
+        return self.__dict__
