@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 
 namespace lmdbio::files {
 
@@ -36,8 +35,7 @@ int Output::append(std::string_view bytes) noexcept {
     if (const int e = flush(); e != 0) return e;
     if (bytes.size() >= kWrittenAtOnce) return write_all(fd_, bytes);
   }
-  std::memcpy(buffer_.get() + used_, bytes.data(), bytes.size());
-  used_ += bytes.size();
+  used_ += bytes.copy(buffer_.get() + used_, bytes.size());
   return 0;
 }
 

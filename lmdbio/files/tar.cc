@@ -1,6 +1,5 @@
 #include "lmdbio/files/tar.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -23,7 +22,7 @@ static_assert(sizeof(Block) == kTarBlock);
 
 template <std::size_t N>
 void put(char (&field)[N], std::string_view text) noexcept {
-  std::memcpy(field, text.data(), std::min(N, text.size()));
+  (void)text.copy(field, N);
 }
 
 template <std::size_t N>
