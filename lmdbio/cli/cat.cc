@@ -17,7 +17,7 @@ namespace {
 
 struct Options {
   std::string path, database, name;
-  ValuePart part = ValuePart::raw;
+  files::ValuePart part = files::ValuePart::raw;
 };
 
 int cat(const Options& options) {
@@ -26,7 +26,7 @@ int cat(const Options& options) {
   MDB_val value;
   if (key.empty() || !database.get(key, value))
     throw Failure(database.path() + ": no key " + printable(options.name), kFindings);
-  const auto contents = contents_of(files::bytes_of(value), options.part);
+  const auto contents = files::contents_of(files::bytes_of(value), options.part);
   if (!contents) throw Failure(database.path() + ": " + printable(options.name) + ": not a Datum");
   check_output(files::write_all(STDOUT_FILENO, *contents));
   return kClean;

@@ -35,7 +35,7 @@ constexpr std::uint64_t kPrinted = 20;
 struct Options {
   std::string path, database, directory, prefix, range, suffix;
   bool tar = false;
-  ValuePart part = ValuePart::raw;
+  files::ValuePart part = files::ValuePart::raw;
 };
 
 /// Counts records that were left out, and says why.
@@ -170,7 +170,7 @@ class Export {
     const MDB_val k = files::value_of(key), v = files::value_of(text(record.value));
     if (database_.is_named_database(k, v)) return;
     const std::string name = files::name_of(key, options_.suffix);
-    const auto contents = contents_of(text(record.value), options_.part);
+    const auto contents = files::contents_of(text(record.value), options_.part);
     std::string problem;
     if (!contents)
       problem = printable(name) + ": not a Datum";

@@ -1,4 +1,4 @@
-// lmdbio ls, cat, export and pack: started as lmdbio-files.
+// lmdbio ls, cat, export and pack, started as lmdbio-files; lmdbio mount, started as lmdbio-fuse.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string>
@@ -14,11 +14,13 @@ namespace {
 
 constexpr struct {
   const char *name, *help;
+  const char *program = "lmdbio-files", *package = "lmdbio";
 } kCommands[] = {
     {"ls", "list the keys of a database, in their order"},
     {"cat", "write the value of a key to standard output"},
     {"export", "write records as files, or as a tar archive"},
     {"pack", "pack a directory or tar archives into a database"},
+    {"mount", "show a database as a read-only file system", "lmdbio-fuse", "lmdbio-fuse"},
 };
 
 }  // namespace
@@ -32,8 +34,10 @@ void add_files_commands(CLI::App& app, int argc, char** argv) {
   for (const auto& c : kCommands) {
     CLI::App* const sub = app.add_subcommand(c.name, c.help);
     sub->set_help_flag();
-    sub->callback([words = std::vector<std::string>(argv + 1, argv + argc)] {
-      execute(sibling_program("lmdbio-files", "lmdbio"), words);
+    sub->callback([&c, argc, argv] {
+      // lmdbio-files has several subcommands, and so gets the name as well.
+      execute(sibling_program(c.program, c.package),
+              {argv + (c.program == std::string_view("lmdbio-fuse") ? 2 : 1), argv + argc});
     });
   }
 }

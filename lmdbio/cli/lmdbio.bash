@@ -2,7 +2,7 @@
 _lmdbio() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]} i
   if [ "$COMP_CWORD" -eq 1 ]; then
-    mapfile -t COMPREPLY < <(compgen -W "run info check diff index ls cat export pack cache serve config ps stats --help --version" -- "$cur")
+    mapfile -t COMPREPLY < <(compgen -W "run info check diff index ls cat export pack mount cache serve config ps stats --help --version" -- "$cur")
     return
   fi
   if [ "$command" = run ]; then
@@ -54,6 +54,7 @@ _lmdbio() {
         index) words="--db --all --dry-run --json --help" ;;
         ls) words="--db --range -l --null --json --help" ;;
         cat) words="--db --value --help" ;;
+        mount) words="--foreground --db --names --suffix --value --allow-other --no-allow-other --help" ;;
         pack) words="--shuffle --label-keys --label-db --max-size --no-index --help" ;;
         export) words="--tar --db --prefix --range --suffix --value --help" ;;
         serve) words="--memory --leave-after --stats --help --" ;;

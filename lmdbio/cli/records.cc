@@ -7,10 +7,8 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
-#include <span>
 
 #include "lmdbio/cli/command.h"
-#include "lmdbio/files/datum.h"
 #include "lmdbio/files/names.h"
 
 namespace lmdbio::cli {
@@ -20,7 +18,8 @@ void add_database_options(CLI::App& app, std::string& path, std::string& name) {
   app.add_option("--db", name, "use this named database instead of the main database")->type_name("NAME");
 }
 
-void add_value_option(CLI::App& app, ValuePart& part) {
+void add_value_option(CLI::App& app, files::ValuePart& part) {
+  using files::ValuePart;
   static const std::map<std::string, ValuePart> kParts{{"raw", ValuePart::raw}, {"datum", ValuePart::datum}};
   app.add_option("--value", part,
                  "raw: whole values (default); datum: the pixels or the encoded image of Caffe's Datum")
@@ -40,14 +39,6 @@ files::KeyRange key_range(const files::Database& database, const std::string& pr
   const std::size_t colon = range.find(':');
   if (colon == std::string::npos) throw Failure(range + ": a range is FIRST:END");
   return out & files::KeyRange{files::key_of(range.substr(0, colon)), files::key_of(range.substr(colon + 1))};
-}
-
-std::optional<std::string_view> contents_of(std::string_view value, ValuePart part) {
-  if (part == ValuePart::raw) return value;
-  files::Datum datum;
-  const auto* const bytes = reinterpret_cast<const std::byte*>(value.data());
-  if (!files::parse_datum({bytes, value.size()}, datum)) return std::nullopt;
-  return std::string_view(reinterpret_cast<const char*>(datum.data.data()), datum.data.size());
 }
 
 void check_output(int error) {

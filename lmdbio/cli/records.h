@@ -1,11 +1,10 @@
 // What the subcommands that show records as files share.
 #pragma once
 
-#include <optional>
 #include <string>
-#include <string_view>
 
 #include "lmdbio/files/database.h"
+#include "lmdbio/files/value_part.h"
 
 namespace CLI {
 class App;
@@ -13,23 +12,14 @@ class App;
 
 namespace lmdbio::cli {
 
-/// The part of a value that becomes the contents of a file.
-enum class ValuePart : unsigned char {
-  raw,    ///< all of it
-  datum,  ///< the pixels or the encoded image of Caffe's Datum
-};
-
 /// Adds the options --db and --value.
 void add_database_options(CLI::App& app, std::string& path, std::string& name);
-void add_value_option(CLI::App& app, ValuePart& part);
+void add_value_option(CLI::App& app, files::ValuePart& part);
 
 /// Returns the range of keys for the arguments PREFIX and A:B, which are names (files/names.h).  `prefix` and
 /// `range` may be empty.  Throws Failure if `range` has no colon, or if the database has another order.
 files::KeyRange key_range(const files::Database& database, const std::string& prefix,
                           const std::string& range);
-
-/// Returns the contents of the file for a value, or nothing if the value is not a Datum.
-std::optional<std::string_view> contents_of(std::string_view value, ValuePart part);
 
 /// Throws Failure if `error`, an errno of a write to standard output, is not 0.  If the reader of a pipe has
 /// gone, ends the process without a message, as SIGPIPE does.

@@ -53,6 +53,10 @@ if(TARGET lmdbio_serve)
   lmdbio_split_debug(lmdbio_serve ${CMAKE_INSTALL_BINDIR})
 endif()
 
+if(TARGET lmdbio_fuse)
+  install(TARGETS lmdbio_fuse RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT fuse)
+endif()
+
 if(TARGET lmdbio_command)
   install(TARGETS lmdbio_command lmdbio_files_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
   install(FILES ${PROJECT_SOURCE_DIR}/lmdbio/cli/lmdbio.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT runtime)

@@ -1,5 +1,5 @@
 # `cpack -G DEB`: lmdbio (libraries and command), lmdbio-dev (headers, lmdbio.pc, CMake package), lmdbio-mpi (library,
-# headers and lmdbio-mpi.pc for MPI programs), python3-lmdbio (the Python package), lmdbio-dbgsym.
+# headers and lmdbio-mpi.pc for MPI programs), lmdbio-fuse (lmdbio mount), python3-lmdbio (the Python package), lmdbio-dbgsym.
 set(CPACK_PACKAGE_NAME lmdbio)
 set(CPACK_PACKAGE_VENDOR "LMDBIO")
 set(CPACK_PACKAGE_CONTACT "LMDBIO developers")
@@ -11,6 +11,9 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_COMPONENTS_ALL runtime development)
 if(TARGET lmdbio_mpi)
   list(APPEND CPACK_COMPONENTS_ALL mpi)
+endif()
+if(TARGET lmdbio_fuse)
+  list(APPEND CPACK_COMPONENTS_ALL fuse)
 endif()
 if(TARGET lmdbio_python)
   list(APPEND CPACK_COMPONENTS_ALL python)
@@ -50,6 +53,14 @@ if(LMDBIO_SHLIBDEPS)
 endif()
 set(CPACK_COMPONENT_MPI_DESCRIPTION "Readers whose records the ranks of an MPI job read for each other: the library, its headers, and
 what pkg-config needs.")
+
+set(CPACK_DEBIAN_FUSE_PACKAGE_NAME lmdbio-fuse)
+set(CPACK_DEBIAN_FUSE_PACKAGE_SECTION utils)
+set(CPACK_DEBIAN_FUSE_PACKAGE_DEPENDS "lmdbio (= ${PROJECT_VERSION}), fuse3")
+if(LMDBIO_SHLIBDEPS)
+  set(CPACK_DEBIAN_FUSE_PACKAGE_SHLIBDEPS ON)
+endif()
+set(CPACK_COMPONENT_FUSE_DESCRIPTION "lmdbio mount: shows an LMDB database as a read-only file system.")
 
 set(CPACK_DEBIAN_PYTHON_PACKAGE_NAME python3-lmdbio)
 set(CPACK_DEBIAN_PYTHON_PACKAGE_SECTION python)

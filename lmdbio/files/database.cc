@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <utility>
 
 #include "lmdbio/format/layout.h"
 
@@ -52,6 +53,9 @@ Database::Database(const std::string& path, const std::string& name) : path_(pat
     check(mdb_env_open(env_, place.c_str(), flags, 0644));
     check(mdb_txn_begin(env_, nullptr, MDB_RDONLY, &txn_));
     check(mdb_dbi_open(txn_, main_ ? nullptr : name.c_str(), 0, &dbi_), main_ ? "" : "database " + name);
+    // Other transactions can use the database when this one has ended by a commit.
+    check(mdb_txn_commit(std::exchange(txn_, nullptr)));
+    check(mdb_txn_begin(env_, nullptr, MDB_RDONLY, &txn_));
   } catch (...) {
     close();
     throw;

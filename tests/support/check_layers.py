@@ -31,6 +31,7 @@ LAYERS = {
     "lmdbio/ranks": ["lmdbio/base", "lmdbio/io", "lmdbio/node", "lmdbio/records", PUBLIC],
     "lmdbio/serve": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/gather", "lmdbio/ranks"],
     "lmdbio/files": ["lmdbio/base", "lmdbio/format/layout.h", PUBLIC],
+    "lmdbio/fuse": ["lmdbio/base", "lmdbio/files", PUBLIC],
     "lmdbio/cli": ["lmdbio/files", "lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/window", "lmdbio/tree",
                    "lmdbio/check", "lmdbio/records", "lmdbio/stats", "lmdbio/ranks", "lmdbio/serve/ready.h", PUBLIC],
     "compat": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/gather", "lmdbio/window", "lmdbio/ahead",
@@ -47,7 +48,7 @@ RESTRICTED = [
     (re.compile(r"mpi\.h$"), ["lmdbio/ranks", "lmdbio/serve", "lmdbio/include", "lmdbio/python", "bench", "tests", "caffe_patch"]),
     (re.compile(r"liburing"), ["lmdbio/io", "bench", "tests"]),
     (re.compile(r"(?:lz4|zstd)\w*\.h$"), ["lmdbio/cache", "bench", "tests"]),
-    (re.compile(r"lmdb\.h$"), ["lmdbio/format", "lmdbio/ahead", "lmdbio/tree", "lmdbio/records", "lmdbio/files", "lmdbio/cli", "lmdbio/include", "lmdbio/python",
+    (re.compile(r"lmdb\.h$"), ["lmdbio/format", "lmdbio/ahead", "lmdbio/tree", "lmdbio/records", "lmdbio/files", "lmdbio/fuse", "lmdbio/cli", "lmdbio/include", "lmdbio/python",
                                "compat", "caffe_patch", "bench", "tests"]),
 ]
 # Calls that only one file of the product makes.
@@ -74,7 +75,7 @@ ONLY = [
 ]
 # The table from modules to tests, and the folders whose modules it has to name.
 TABLE = "docs/tests.md"
-TESTED = [f"lmdbio/{f}" for f in ("base", "format", "io", "node", "cache", "gather", "window", "ahead", "tree", "check", "records", "ranks", "serve", "stats", "files")] + ["compat"]
+TESTED = [f"lmdbio/{f}" for f in ("base", "format", "io", "node", "cache", "gather", "window", "ahead", "tree", "check", "records", "ranks", "serve", "stats", "files", "fuse")] + ["compat"]
 TEST = (".cc", ".c", ".py")
 SOURCE = (".h", ".cc", ".c", ".cpp", ".hpp")
 SKIPPED = {"build", ".git", "__pycache__"}
