@@ -86,8 +86,12 @@ bool Database::has_other_order() const {
   return (flags & (MDB_INTEGERKEY | MDB_REVERSEKEY)) != 0;
 }
 
+bool Database::may_be_named_database(const MDB_val& value) const noexcept {
+  return main_ && value.mv_size == sizeof(format::DbRecord);
+}
+
 bool Database::is_named_database(const MDB_val& key, const MDB_val& value) {
-  if (!main_ || value.mv_size != sizeof(format::DbRecord)) return false;
+  if (!may_be_named_database(value)) return false;
   const std::string name(bytes_of(key));
   if (name.find('\0') != std::string::npos) return false;
   MDB_dbi found = 0;

@@ -57,6 +57,8 @@ class Database {
   bool has_other_order() const;
   /// Returns true if a record of the main database stands for a named database, and is not a value.
   bool is_named_database(const MDB_val& key, const MDB_val& value);
+  /// Returns false if a record with this value is surely none.  Any thread.
+  bool may_be_named_database(const MDB_val& value) const noexcept;
   /// Sets `value` to the first value of `key`.  Returns false if the key does not exist.
   bool get(std::string_view key, MDB_val& value) const;
   /// Throws Error with the text of an error code, unless `rc` is 0.

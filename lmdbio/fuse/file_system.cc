@@ -85,7 +85,9 @@ struct stat FileSystem::attributes(std::string_view path, bool is_directory,
   struct stat st {};
   // A number that is always the same for a path.  Numbers of nodes are used again for others.
   st.st_ino = path.empty() ? 1 : mix(std::hash<std::string_view>()(path)) | 2;
-  st.st_mode = is_directory ? S_IFDIR | 0555 : S_IFREG | 0444;
+  // Who may read the data file may read the files, and nobody else.
+  const mode_t readable = file.st_mode & (S_IRUSR | S_IRGRP | S_IROTH);
+  st.st_mode = is_directory ? S_IFDIR | readable | readable >> 2 : S_IFREG | readable;
   st.st_nlink = 1;  // of a directory: the number of its directories is not known
   st.st_uid = file.st_uid;
   st.st_gid = file.st_gid;

@@ -102,6 +102,7 @@ std::unique_ptr<View> Snapshot::begin() {
 }
 
 bool Snapshot::is_named_database(const MDB_val& key, const MDB_val& value) {
+  if (!database_->may_be_named_database(value)) return false;
   const std::lock_guard lock(databases_);
   return database_->is_named_database(key, value);
 }

@@ -171,6 +171,18 @@ class Contents(Case):
         at = self.mount(several, "--db", "dups")  # the first value of each key
         self.check_tree(at, {b"few": b"0", b"many": b"d0"})
 
+    def test_permissions(self):
+        path = self.write({b"d/a": b"1"})
+        for mode, file, directory in ((0o600, 0o400, 0o500), (0o640, 0o440, 0o550), (0o644, 0o444, 0o555)):
+            os.chmod(path + "/data.mdb", mode)
+            at = self.mount(path)
+            self.assertEqual([os.stat(f"{at}/{n}").st_mode & 0o7777 for n in ("d/a", "d", "")], [file, directory, directory])
+            if os.geteuid() == 0:
+                os.chmod(self.dir, 0o755)
+                done = subprocess.run(["cat", at + "/d/a"], user=65534, group=65534, extra_groups=[], stdout=subprocess.PIPE,
+                                      stderr=subprocess.DEVNULL)
+                self.assertEqual(done.stdout, b"1" if mode == 0o644 else b"")
+
     def test_errors(self):
         path, at = self.write({b"a": b"1"}), self.fresh("at")
         numbers = self.write([(struct.pack("<Q", 1), b"")], flags=INTEGERKEY, path=self.fresh("numbers"))

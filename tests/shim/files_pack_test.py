@@ -189,7 +189,10 @@ class Directory(Case):
         self.assertFalse(os.path.exists(db))
 
     def test_usage(self):
-        root = self.tree({b"a": b"1"})
+        root = self.tree({b"f/a": b"1"})
+        for name in ("db", "sub/../db/", "."):
+            self.assertIn("inside the directory", self.pack(root, f"{root}/{name}", status=2).stderr)
+        self.assertIn("inside the directory", self.pack(root, self.out, "--label-db", root + "/labels", status=2).stderr)
         for args in ((root,), (), (root, root + "2", self.out), (root, self.out, "--max-size", "0"),
                      (root, self.out, "--max-size", "much")):
             self.pack(*args, status=2)
