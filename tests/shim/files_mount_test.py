@@ -28,8 +28,8 @@ class Case(files_test.Case):
         super().setUp()
         if not os.path.exists(os.path.join(os.path.dirname(shimtest.CONFIG["command"]), "lmdbio-fuse")):
             self.skipTest("built without libfuse3")
-        if not os.path.exists("/dev/fuse"):
-            self.skipTest("no /dev/fuse")
+        if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+            self.skipTest("no /dev/fuse, or no permission to use it")
         if os.geteuid() != 0 and shutil.which("fusermount3") is None:
             self.skipTest("no fusermount3")
 
