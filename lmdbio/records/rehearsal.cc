@@ -89,7 +89,7 @@ Rehearsal::Rehearsal(const RehearsalTerms& terms)
       arrival_key_(mix(terms.seed + 1)),
       buffer_key_(mix(terms.seed + 2)),
       substitute_key_(mix(terms.seed + 3)) {
-  for (std::uint64_t b = 0; b <= terms_.lag; ++b) draw(b);
+  for (std::uint64_t b = 0; b <= terms_.lag; ++b) draw();
 }
 
 // --- the log ---
@@ -97,7 +97,7 @@ Rehearsal::Rehearsal(const RehearsalTerms& terms)
 void Rehearsal::start(std::uint64_t count, std::span<const std::uint64_t> labels) {
   for (std::uint64_t i = 0; i < count; ++i) add(next_number_++, labels.empty() ? 0 : labels[i]);
   drawn_.clear();
-  for (std::uint64_t b = 0; b <= terms_.lag; ++b) draw(b);
+  for (std::uint64_t b = 0; b <= terms_.lag; ++b) draw();
 }
 
 std::uint64_t Rehearsal::arrive(std::uint64_t count, std::span<const std::uint64_t> labels) {
@@ -193,19 +193,27 @@ std::uint64_t Rehearsal::nth(std::uint64_t i) const noexcept {
   return 0;
 }
 
+// Returns the next of `n` places, `n` > 0: all of them in a random order, then again in another one.
+std::uint64_t Rehearsal::Pass::next(std::uint64_t key, std::uint64_t n) noexcept {
+  if (position == size || n != size) {
+    ++begun;
+    position = 0;
+    size = n;
+  }
+  return shuffle(key, begun - 1, size, position++);
+}
+
 // Draws the old samples of a batch from the buffer as it is now.
-void Rehearsal::draw(std::uint64_t batch) {
-  std::vector<const Reservoir*> filled;
-  for (const Reservoir& r : buffers_)
+void Rehearsal::draw() {
+  std::vector<Reservoir*> filled;
+  for (Reservoir& r : buffers_)
     if (!r.slots.empty()) filled.push_back(&r);
   std::vector<std::uint64_t>& draws = drawn_.emplace_back();
-  const std::uint64_t count = std::min(terms_.old, total()), classes = filled.size();
+  const std::uint64_t count = std::min(terms_.old, total());
   for (std::uint64_t k = 0; k < count; ++k) {
-    const std::uint64_t d = batch * count + k;
-    const Reservoir& r = *filled[shuffle(terms_.seed, d / classes, classes, d % classes)];
-    const std::uint64_t in_class = d / classes, size = r.slots.size();
+    Reservoir& r = *filled[turns_.next(terms_.seed, filled.size())];
     const std::uint64_t key = terms_.kind == BufferKind::per_class ? terms_.seed ^ mix(r.label) : terms_.seed;
-    draws.push_back(r.slots[shuffle(key, in_class / size, size, in_class % size)]);
+    draws.push_back(r.slots[r.pass.next(key, r.slots.size())]);
   }
 }
 
@@ -222,7 +230,7 @@ Rehearsal::Batch Rehearsal::next() {
   out.old = std::move(drawn_.front());
   drawn_.pop_front();
   ++batch_;
-  draw(batch_ + terms_.lag);
+  draw();
   return out;
 }
 
@@ -240,12 +248,15 @@ std::vector<std::uint64_t> Rehearsal::live() const {
 
 std::string Rehearsal::save() const {
   Writer w;
-  for (const std::uint64_t v : {kMagic, terms_.seed, terms_.fresh, terms_.old, terms_.lag,
-                                std::uint64_t{static_cast<unsigned char>(terms_.kind)}, terms_.capacity,
-                                batch_, next_number_, entries_, std::uint64_t{buffers_.size()}})
+  for (const std::uint64_t v :
+       {kMagic, terms_.seed, terms_.fresh, terms_.old, terms_.lag,
+        std::uint64_t{static_cast<unsigned char>(terms_.kind)}, terms_.capacity, batch_, next_number_,
+        entries_, turns_.begun, turns_.position, turns_.size, std::uint64_t{buffers_.size()}})
     w.number(v);
   for (const Reservoir& r : buffers_) {
-    for (const std::uint64_t v : {r.label, r.seen, r.gaps, r.gaps_outside}) w.number(v);
+    for (const std::uint64_t v :
+         {r.label, r.seen, r.gaps, r.gaps_outside, r.pass.begun, r.pass.position, r.pass.size})
+      w.number(v);
     w.numbers(r.slots);
   }
   std::vector<std::uint64_t> numbers;
@@ -266,6 +277,12 @@ bool Rehearsal::load(Bytes state) {
   batch_ = in.number();
   next_number_ = in.number();
   entries_ = in.number();
+  const auto read = [&in](Pass& p) {
+    p.begun = in.number();
+    p.position = in.number();
+    p.size = in.number();
+  };
+  read(turns_);
   const bool is_per_class = terms_.kind == BufferKind::per_class;
   const std::uint64_t most = terms_.kind == BufferKind::all ? next_number_ : terms_.capacity;
   buffers_.clear();
@@ -279,6 +296,7 @@ bool Rehearsal::load(Bytes state) {
     r.seen = in.number();
     r.gaps = in.number();
     r.gaps_outside = in.number();
+    read(r.pass);
     for (const std::uint64_t number : in.numbers(most, next_number_)) r.slots.push_back(number);
     if (r.label != label || r.seen < r.slots.size()) return false;
   }

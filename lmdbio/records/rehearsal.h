@@ -76,7 +76,7 @@ class Rehearsal {
   Batch next();
   /// Returns the number of the next batch, from 0.
   std::uint64_t batch() const noexcept { return batch_; }
-  /// Returns the old samples of the next batches, which are known `lag` batches ahead.
+  /// Returns the old samples of the next batches, of which `lag` + 1 are known.
   const std::deque<std::vector<std::uint64_t>>& upcoming() const noexcept { return drawn_; }
   /// Returns the numbers of the samples that may be delivered from now on.
   std::vector<std::uint64_t> live() const;
@@ -91,12 +91,19 @@ class Rehearsal {
   bool load(Bytes state);
 
  private:
+  /// A walk through places in a random order, in passes.  A pass ends early if the number of places changes.
+  struct Pass {
+    std::uint64_t begun = 0;  ///< passes
+    std::uint64_t position = 0, size = 0;
+    std::uint64_t next(std::uint64_t key, std::uint64_t n) noexcept;
+  };
   struct Reservoir {
     std::deque<std::uint64_t> slots;
     std::uint64_t seen = 0;  ///< samples that were added, without removed ones
     /// Samples that were removed from the buffer and outside it, and whose place no new sample has taken.
     std::uint64_t gaps = 0, gaps_outside = 0;
     std::uint64_t label = 0;
+    Pass pass;
   };
   struct Pending {
     std::uint64_t number, label;
@@ -104,7 +111,7 @@ class Rehearsal {
 
   Reservoir& of(std::uint64_t label);
   void add(std::uint64_t number, std::uint64_t label);
-  void draw(std::uint64_t batch);
+  void draw();
   std::uint64_t total() const noexcept;
   std::uint64_t nth(std::uint64_t i) const noexcept;
 
@@ -112,6 +119,7 @@ class Rehearsal {
   const std::uint64_t arrival_key_, buffer_key_, substitute_key_;
   std::vector<Reservoir> buffers_;  ///< one, or one for each label, in the order in which labels were seen
   std::unordered_map<std::uint64_t, std::size_t> by_label_;
+  Pass turns_;  ///< through the buffers that have samples
   std::deque<Pending> pending_;
   std::deque<std::vector<std::uint64_t>> drawn_;  ///< for the batches from batch_ on
   std::uint64_t batch_ = 0, next_number_ = 0, entries_ = 0;

@@ -1,11 +1,16 @@
-// How evenly old samples are drawn: chi-square tests of a million draws for each of 20 seeds.
+// How evenly old samples are drawn: chi-square tests of a million draws for each of 20 seeds, and how many
+// different samples a growing buffer gives.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <functional>
+#include <map>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "lmdbio/base/mix.h"
+#include "lmdbio/records/order.h"
 #include "lmdbio/records/rehearsal.h"
 #include "tests/support/rng.h"
 
@@ -118,6 +123,110 @@ TEST(RehearsalDraws, ABufferThatAlwaysReplacesIsFoundUneven) {
     return unevenness(counts, kRounds / 20, kCapacity);
   };
   EXPECT_EQ(even_seeds(run), 0u);
+}
+
+// --- a growing buffer ---
+
+/// What consecutive batches of one job draw.
+struct Draws {
+  std::uint64_t different = 0;  ///< samples that were drawn at least once
+  double expected = 0;          ///< the same, if each batch were drawn independently of the others
+  std::uint64_t repeated = 0;   ///< draws of a sample that the batch before had, too
+  double expected_repeated = 0;
+};
+
+/// One batch: its draws, and the number of samples that the buffer had.
+struct DrawnBatch {
+  Numbers old;
+  Numbers from;  ///< the samples in the buffer
+};
+
+/// Counts draws, and computes what independent ones would give: each batch has each sample of its buffer with
+/// the same probability.
+Draws count(const std::vector<DrawnBatch>& batches) {
+  Draws out;
+  std::map<std::uint64_t, double> missed;  // probability that no batch has the sample
+  std::set<std::uint64_t> seen, before;
+  for (const DrawnBatch& b : batches) {
+    const std::set<std::uint64_t> now(b.old.begin(), b.old.end());
+    const std::set<std::uint64_t> from(b.from.begin(), b.from.end());
+    if (from.empty()) continue;
+    const double p = static_cast<double>(now.size()) / static_cast<double>(from.size());
+    for (const std::uint64_t n : from) missed.try_emplace(n, 1.0).first->second *= 1 - p;
+    seen.insert(now.begin(), now.end());
+    for (const std::uint64_t n : before) {
+      out.repeated += now.count(n);
+      out.expected_repeated += from.contains(n) ? p : 0;
+    }
+    before = now;
+  }
+  out.different = seen.size();
+  for (const auto& [n, p] : missed) out.expected += 1 - p;
+  return out;
+}
+
+constexpr std::uint64_t kNew = 32, kBatches = 300;
+
+std::vector<DrawnBatch> grow(BufferKind kind, std::uint64_t old) {
+  RehearsalTerms terms{.seed = 7,
+                       .fresh = kNew,
+                       .old = old,
+                       .lag = 4,
+                       .kind = kind,
+                       .capacity = kind == BufferKind::per_class ? 500u : 2'000u};
+  Rehearsal order(terms);
+  terms.old = 0;
+  Rehearsal buffer(terms);  // all that is live is in its buffer
+  std::vector<DrawnBatch> out;
+  for (std::uint64_t batch = 0; batch < kBatches; ++batch) {
+    Numbers labels;
+    for (std::uint64_t i = 0; i < kNew; ++i) labels.push_back(i % 4);
+    for (Rehearsal* const r : {&order, &buffer}) {
+      (void)r->arrive(kNew, labels);
+      (void)r->next();
+    }
+    out.push_back({order.upcoming().back(), buffer.live()});
+  }
+  return out;
+}
+
+/// The rule that decision 0045 rejects: the position of a draw is computed from the number of the batch.
+std::vector<DrawnBatch> grow_by_number(std::uint64_t old) {
+  std::vector<DrawnBatch> out;
+  Numbers samples;
+  for (std::uint64_t batch = 0; batch < kBatches; ++batch) {
+    for (std::uint64_t i = 0; i < kNew; ++i) samples.push_back(samples.size());
+    DrawnBatch b{{}, samples};
+    const std::uint64_t count = std::min<std::uint64_t>(old, samples.size());
+    for (std::uint64_t k = 0; k < count; ++k) {
+      const std::uint64_t d = (batch + 5) * count + k, m = samples.size();
+      b.old.push_back(samples[shuffle(7, d / m, m, d % m)]);
+    }
+    out.push_back(std::move(b));
+  }
+  return out;
+}
+
+TEST(RehearsalDraws, AGrowingBufferGivesOtherSamplesEachTime) {
+  for (const BufferKind kind :
+       {BufferKind::reservoir, BufferKind::per_class, BufferKind::ring, BufferKind::all}) {
+    for (const std::uint64_t old : {kNew / 8, kNew, kNew + 1, 2 * kNew}) {
+      SCOPED_TRACE(testing::Message() << "kind " << static_cast<int>(kind) << ", " << old << " old samples");
+      const Draws d = count(grow(kind, old));
+      // Passes cover a buffer that does not grow more evenly than independent draws.
+      EXPECT_GT(static_cast<double>(d.different), 0.95 * d.expected);
+      EXPECT_LT(static_cast<double>(d.repeated), 1.2 * d.expected_repeated + 30);
+    }
+  }
+}
+
+// The test of the test.
+TEST(RehearsalDraws, PositionsFromTheNumberOfTheBatchAreFound) {
+  for (const std::uint64_t old : {kNew, 2 * kNew}) {
+    const Draws d = count(grow_by_number(old));
+    EXPECT_LT(static_cast<double>(d.different), 0.5 * d.expected);
+    EXPECT_GT(static_cast<double>(d.repeated), 2 * d.expected_repeated + 30);
+  }
 }
 
 }  // namespace

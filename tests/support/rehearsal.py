@@ -31,6 +31,7 @@ class Rehearsal:
     def __init__(self, seed, fresh, old, lag, kind, capacity):
         self.seed, self.fresh, self.old, self.lag, self.kind, self.capacity = seed, fresh, old, lag, kind, capacity
         self.buffers = {}  # label -> slots, seen, gaps, gaps outside
+        self.passes = {}
         self.pending, self.batch, self.numbers, self.entries = [], 0, 0, 0
         self.drawn = [[] for _ in range(lag + 1)]
 
@@ -38,7 +39,7 @@ class Rehearsal:
         for label in labels:
             self.add(self.numbers, label)
             self.numbers += 1
-        self.drawn = [self.draw(b) for b in range(self.lag + 1)]
+        self.drawn = [self.draw() for _ in range(self.lag + 1)]
 
     def arrive(self, labels):  # in key order; returns the records in the order of their numbers
         self.entries += 1
@@ -83,15 +84,20 @@ class Rehearsal:
         elif random * b[1] >> 64 < self.capacity:
             b[0][random * b[1] >> 64] = n
 
-    def draw(self, batch):
+    def place(self, walk, key, n):  # passes: passes that were begun, position, size
+        begun, position, size = self.passes.get(walk, (0, 0, 0))
+        if position == size or n != size:
+            begun, position = begun + 1, 0
+        self.passes[walk] = begun, position + 1, n
+        return shuffle(key, begun - 1, n, position)
+
+    def draw(self):
         filled = [(label, b[0]) for label, b in self.buffers.items() if b[0]]
         out = []
-        count = min(self.old, sum(len(slots) for _, slots in filled))
-        for k in range(count):
-            turn, which = divmod(batch * count + k, len(filled))
-            label, slots = filled[shuffle(self.seed, turn, len(filled), which)]
+        for _ in range(min(self.old, sum(len(slots) for _, slots in filled))):
+            label, slots = filled[self.place("turns", self.seed, len(filled))]
             key = self.seed ^ mix(label) if self.kind == "class" else self.seed
-            out.append(slots[shuffle(key, turn // len(slots), len(slots), turn % len(slots))])
+            out.append(slots[self.place(label, key, len(slots))])
         return out
 
     def next(self):
@@ -100,5 +106,5 @@ class Rehearsal:
             self.add(n, label)
         old = self.drawn.pop(0)
         self.batch += 1
-        self.drawn.append(self.draw(self.batch + self.lag))
+        self.drawn.append(self.draw())
         return [n for n, _ in fresh], old
