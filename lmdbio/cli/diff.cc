@@ -166,8 +166,8 @@ void show_json(const Database& older, const Database& newer, const Report& r) {
   std::printf("%s\n", dump(j).c_str());
 }
 
-Side side_of(Database& database, const tree::Snapshot& snapshot) {
-  return {&database, {database.view(), snapshot, &database.file().buffered()}};
+Side side_of(Database& database, const window::WindowView& view, const tree::Snapshot& snapshot) {
+  return {&database, {view, snapshot, &database.file().buffered()}};
 }
 
 [[noreturn]] void fail(const Side& older, const Side& newer, Status st, const tree::DiffProblem& problem,
@@ -211,7 +211,9 @@ int diff(const Options& options) {
     Database& newer_file = second ? *second : first;
     r.newer = newer_file.snapshot();
     r.older = second ? first.snapshot() : previous(first, r.newer);
-    const Side newer = side_of(newer_file, r.newer), older = side_of(first, r.older);
+    // One view of each file: if it has grown, a second one would end the first.
+    const window::WindowView of_first = first.view(), of_newer = second ? second->view() : of_first;
+    const Side newer = side_of(newer_file, of_newer, r.newer), older = side_of(first, of_first, r.older);
     r.collector = std::make_unique<Collector>(options);
     r.counters = {};
     tree::DiffOptions what;

@@ -349,10 +349,11 @@ Status diff_snapshots(const DiffSide& older, const DiffSide& newer, const DiffOp
   }
   if (options.only->empty()) return diff.database({}, old_main, new_main);
   DbRecord a{}, b{};
-  const Status in_older = find_database(older, *options.only, a, problem);
-  const Status in_newer = find_database(newer, *options.only, b, problem);
   const Status missing = Status::from_mdb(MDB_NOTFOUND);
+  const Status in_older = find_database(older, *options.only, a, problem);
+  problem.newer = false;
   if (!in_older.ok() && in_older != missing) return in_older;
+  const Status in_newer = find_database(newer, *options.only, b, problem);
   if (!in_newer.ok()) {
     problem.newer = in_newer != missing;
     if (in_newer != missing || !in_older.ok()) return in_newer;

@@ -475,6 +475,36 @@ class Diff(Case):
             self.assertRegex(done.stderr, rf"data\.mdb: page {root}: .*; see lmdbio check")
         self.assertIn("no such file", self.lmdbio("diff", path, path + "x", status=2).stderr)
 
+    def test_a_file_that_grows(self):
+        path, other = self.database(), self.database("other")
+        for args in ((path,), (path, other), (other, path), (path, path)):
+            want = command("diff", *args)
+            sizes = lambda: [os.stat(d + "/data.mdb").st_size for d in (path, other)]
+            calls = 0
+            while True:
+                before = sizes()
+                env = {"LD_PRELOAD": shimtest.CONFIG["growing_file"], "GROW_AT": str(calls + 1)}
+                done = command("diff", *args, env=env)
+                self.assertEqual((done.returncode, done.stdout, done.stderr),
+                                 (want.returncode, want.stdout, want.stderr), f"{args} {calls}")
+                if sizes() == before:
+                    break
+                calls += 1
+            self.assertGreaterEqual(calls, 3, args)
+
+    def test_damage_of_each_file_is_named(self):
+        path, other = self.database(), self.database("other")
+        for damaged in (path, other):
+            with open(damaged + "/data.mdb", "rb") as f:
+                good = f.read()
+            size, meta = self.newest(damaged + "/data.mdb")
+            root = struct.unpack_from("<Q", good, meta * size + 88 + 40)[0]
+            self.patch(damaged + "/data.mdb", root * size, b"\xff")
+            for args in ((), ("--db", "plain"), ("--db", "none")):
+                done = self.lmdbio("diff", path, other, *args, status=2)
+                self.assertIn(f"{damaged}/data.mdb: page {root}: ", done.stderr)
+            self.patch(damaged + "/data.mdb", 0, good)
+
     def test_each_commit(self):
         path = self.database()
         w = Writer(path)
@@ -485,6 +515,9 @@ class Diff(Case):
 
     def test_beside_a_writer(self):
         path = self.database()
+        w = Writer(path)  # the writer below may not have committed when it is ready
+        w.put([(b"%05d" % (i * 50), b"%030d" % 0) for i in range(20)], b"plain")
+        w.close()
         body = ("n += 1\n"
                 "    w.put([(b'%05d' % (i * 50 + n % 50), b'%030d' % n) for i in range(20)], b'plain')\n"
                 "    time.sleep(n % 10 / 1000)\n")
