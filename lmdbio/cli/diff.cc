@@ -257,11 +257,15 @@ void add_diff(CLI::App& app, int& status) {
                   "is compared with the state after it");
   sub->add_option("--db", options->database, "compare only this named database; an empty name: the main one")
       ->type_name("NAME");
-  sub->add_flag("--json", options->json, "print one JSON object");
+  CLI::Option* const json = sub->add_flag("--json", options->json, "print one JSON object");
   sub->add_option("--limit", options->limit, "print at most N differences")
       ->capture_default_str()
+      ->check([](const std::string& n) {
+        return n.find('-') == std::string::npos ? std::string() : "must be at least 0, not " + n;
+      })
       ->type_name("N");
-  sub->add_flag("--quiet,-q", options->quiet, "print nothing; stop at the first record that differs");
+  sub->add_flag("--quiet,-q", options->quiet, "print nothing; stop at the first record that differs")
+      ->excludes(json);
   sub->callback([options, &status] { status = diff(*options); });
 }
 

@@ -17,6 +17,7 @@ import unittest
 import shimtest
 
 CREATE, NOSYNC, NOLOCK, DUPSORT, DUPFIXED = 0x40000, 0x10000, 0x400000, 0x04, 0x10
+CP_COMPACT = 1
 
 
 class Val(ctypes.Structure):
@@ -435,6 +436,17 @@ class Diff(Case):
         self.assertEqual((len(j["records"]), j["left_out"]), (1, 1))
         self.assertIn("... and 2 more", self.lmdbio("diff", "--limit", "0", path, status=1).stdout)
         self.assertIn("no database named none", self.lmdbio("diff", path, "--db", "none", status=2).stderr)
+        self.assertIn("--quiet", self.lmdbio("diff", path, "--quiet", "--json", status=2).stderr)
+        self.assertIn("must be at least 0", self.lmdbio("diff", path, "--limit", "-1", status=2).stderr)
+
+    def test_a_compacted_copy(self):
+        path, copy = self.database(), self.fresh("copy")
+        w = Writer(path)
+        w.call("mdb_env_copy2", w.env, copy.encode(), CP_COMPACT)
+        w.close()
+        self.assertTrue(self.json("diff", path, copy)["same"])
+        j = self.json("diff", copy, status=1)
+        self.assertEqual((j["inserted"], j["replaced"], j["deleted"]), (1000 + 5 + 2005 + 3000 + 1 + 1, 0, 0))
 
     def test_two_files(self):
         path = self.database()
