@@ -76,7 +76,7 @@ class Rehearsal {
   Batch next();
   /// Returns the number of the next batch, from 0.
   std::uint64_t batch() const noexcept { return batch_; }
-  /// Returns the old samples of the next batches, of which `lag` + 1 are known.
+  /// Returns the old samples of the next `lag` + 1 batches.
   const std::deque<std::vector<std::uint64_t>>& upcoming() const noexcept { return drawn_; }
   /// Returns the numbers of the samples that may be delivered from now on.
   std::vector<std::uint64_t> live() const;

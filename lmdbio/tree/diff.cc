@@ -45,6 +45,8 @@ class Diff {
 
   /// Compares a database: its records, or all its records if its flags differ.
   Status database(std::string_view name, const DbRecord& older, const DbRecord& newer);
+  /// Compares the main database.
+  Status main_database(const DbRecord& older, const DbRecord& newer);
   /// Compares the named databases that differ in the main database.
   Status named_databases();
   /// Emits the records behind `last`.
@@ -107,6 +109,20 @@ Status Diff::database(std::string_view name, const DbRecord& older, const DbReco
   if (const Status st = trees(older, empty_tree(older)); !st.ok()) return st;
   start(name, newer.flags);
   return trees(empty_tree(newer), newer);
+}
+
+Status Diff::main_database(const DbRecord& older, const DbRecord& newer) {
+  DbRecord now = newer;
+  // Stock LMDB adds the flags of mdb_dbi_open() to those of the main database, without moving its records.
+  if (older.root != format::kNoPage && newer.root != format::kNoPage) {
+    if (((older.flags ^ newer.flags) & ~(MDB_REVERSEKEY | MDB_INTEGERKEY)) != 0) {
+      (void)newer_.corrupted(format::raw(newer.root), "the main database has flags 0x%x, and 0x%x before",
+                             unsigned{newer.flags}, unsigned{older.flags});
+      return Status::from_mdb(MDB_INCOMPATIBLE);
+    }
+    now.flags = older.flags;
+  }
+  return database({}, older, now);
 }
 
 Status Diff::trees(const DbRecord& older, const DbRecord& newer) {
@@ -344,16 +360,16 @@ Status diff_snapshots(const DiffSide& older, const DiffSide& newer, const DiffOp
   const DbRecord& old_main = older.snapshot.dbs[kMainDbi];
   const DbRecord& new_main = newer.snapshot.dbs[kMainDbi];
   if (options.only == nullptr) {
-    const Status st = diff.database({}, old_main, new_main);
+    const Status st = diff.main_database(old_main, new_main);
     return st.ok() ? diff.named_databases() : st;
   }
-  if (options.only->empty()) return diff.database({}, old_main, new_main);
+  if (options.only->empty()) return diff.main_database(old_main, new_main);
   DbRecord a{}, b{};
   const Status missing = Status::from_mdb(MDB_NOTFOUND);
-  const Status in_older = find_database(older, *options.only, a, problem);
+  const Status in_older = find_database(older, *options.only, a, problem, options, &counters);
   problem.newer = false;
   if (!in_older.ok() && in_older != missing) return in_older;
-  const Status in_newer = find_database(newer, *options.only, b, problem);
+  const Status in_newer = find_database(newer, *options.only, b, problem, options, &counters);
   if (!in_newer.ok()) {
     problem.newer = in_newer != missing;
     if (in_newer != missing || !in_older.ok()) return in_newer;

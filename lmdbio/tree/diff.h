@@ -92,24 +92,33 @@ struct DiffProblem {
 /// function is unknown.  The order is checked on all leaf pages that are read, so the result is right for any
 /// database for which this function returns success.
 ///
-/// Memory: 8 bytes for each child of each branch page that differs.  The views may contain any bytes.
+/// If the flags of the main database differ, both snapshots must have its keys in the order that the older
+/// one's flags give.  (Stock LMDB adds flags to a main database that has records, and leaves them in place.)
+///
+/// Memory: about 20 bytes for each child of each branch page that differs.  If `older_is_held` is false, this
+/// means all leaf pages of both trees.  The views may contain any bytes.
 /// One thread; independent comparisons may run at the same time.
 ///
 /// Errors: ECANCELED: cancelled, or the visitor has ended the comparison.  MDB_CORRUPTED: a page is damaged.
-/// MDB_INCOMPATIBLE: keys are not in the default order.  `problem` then has the page and the reason.
+/// MDB_INCOMPATIBLE: keys are not in the default order, or only one of the snapshots has duplicates in its
+/// main database.  `problem` then has the page and the reason.
 /// MDB_NOTFOUND: neither snapshot has the database `only`.  ENOTSUP: the snapshots have different page sizes
 /// although `older_is_held`.  Throws bad_alloc.
 Status diff_snapshots(const DiffSide& older, const DiffSide& newer, const DiffOptions& options,
                       DiffVisitor& visitor, DiffCounters& counters, DiffProblem& problem);
 
-/// Finds the record of a named database, or of the main database if `name` is empty.  Errors as
-/// diff_snapshots(), with MDB_NOTFOUND if there is none.
+/// Finds the record of a named database, or of the main database if `name` is empty.  It reads one path of
+/// the main database.  If the keys on it are not in the default order, it reads all of the main database,
+/// since a program may have set its own order.  `counters` may be null; of `options`, only `cancelled` is
+/// used.  Errors as diff_snapshots(), with MDB_NOTFOUND if there is none; problem.newer is not meaningful.
 Status find_database(const DiffSide& side, std::string_view name, format::DbRecord& record,
-                     DiffProblem& problem);
+                     DiffProblem& problem, const DiffOptions& options = {}, DiffCounters* counters = nullptr);
 
 /// Finds the records behind a given one in the order of the database's keys, and calls visitor.record() for
 /// each, as inserted.  For databases to which records are only appended: it reads only the end of the tree.
 /// If a writer also inserted, replaced or deleted records before this one, these changes are not found.
+/// Keys must be in the default order.  This is checked only on the pages that are read: on the branch pages
+/// of the path to `key`, and on the leaf pages.
 ///
 /// `record`: of the database, in `side`'s snapshot.  `key`: the last record that is known; `value`: its value
 /// in a database with duplicates, else not used.  `key` need not exist any more.  `name` is only passed on.

@@ -30,22 +30,28 @@ Status find_in(DiffItems& items, Bytes name, DbRecord& record) {
 
 }  // namespace
 
-Status find_database(const DiffSide& side, std::string_view name, DbRecord& record, DiffProblem& problem) {
+Status find_database(const DiffSide& side, std::string_view name, DbRecord& record, DiffProblem& problem,
+                     const DiffOptions& options, DiffCounters* counters) {
   record = side.snapshot.dbs[kMainDbi];
   if (name.empty()) return {};
   const DbRecord main = record;
-  DiffCounters counters;
-  DiffPages pages(side, true, nullptr, counters, problem);
+  DiffCounters unused;
+  if (counters == nullptr) counters = &unused;
   const format::Comparator order = format::default_key_order(main.flags);
   const Bytes key = std::as_bytes(std::span(name.data(), name.size()));
   std::vector<std::uint64_t> leaves, none;
-  if (const Status st = leaves_behind(pages, main, order, key, leaves, true); !st.ok()) return st;
   {
-    DiffItems items(pages, order, false);
-    items.take_leaves(std::move(leaves), main.pad);
-    if (const Status st = find_in(items, key, record); st.raw() != MDB_NOTFOUND) return st;
+    DiffPages pages(side, true, options.cancelled, *counters, problem);
+    Status st = leaves_behind(pages, main, order, key, leaves, true);
+    if (st.ok()) {
+      DiffItems items(pages, order);
+      items.take_leaves(std::move(leaves), main.pad);
+      st = find_in(items, key, record);
+    }
+    if (st.raw() != MDB_INCOMPATIBLE) return st;
   }
-  // The main database may have a program's own order.
+  // The main database has a program's own order.
+  DiffPages pages(side, true, options.cancelled, *counters, problem);
   if (const Status st = find_leaves({&pages, main}, {&pages, empty_tree(main)}, false, leaves, none);
       !st.ok())
     return st;

@@ -39,6 +39,13 @@ void ask_pages(DiffPages& side, ReadGroup& group, const std::uint64_t* first, st
   side.batches().ask(group, runs);
 }
 
+/// Returns the key of an entry of a branch page.
+Bytes key_of(const PageView& page, const format::Node& n) noexcept {
+  // Load the size once, since a writer may change the page.
+  const auto room = static_cast<std::size_t>(page.bytes() + page.size() - n.key());
+  return {n.key(), std::min<std::size_t>(n.key_size(), room)};
+}
+
 /// Drops a group that an exception or an error has left behind.
 struct Dropper {
   DiffPages& side;
@@ -88,6 +95,8 @@ Status DiffPages::open(std::uint64_t page, bool branch, PageView& out) noexcept 
   if (cancelled_ != nullptr && cancelled_->load(std::memory_order_relaxed))
     return Status::from_errno(ECANCELED);
   ++counters_.pages;
+  // No page belongs to two trees of a snapshot.
+  if (++opened_ > pages_) return corrupted(page, "the trees have more pages than the snapshot");
   const std::byte* const at = page < pages_ ? view_.at(Pgno{page}) : nullptr;
   if (at == nullptr) return corrupted(page, "not in the snapshot, which has %llu pages", 0ULL + pages_);
   if (!PageView::open(at, view_.page_size(), Pgno{page}, out)) {
@@ -99,6 +108,19 @@ Status DiffPages::open(std::uint64_t page, bool branch, PageView& out) noexcept 
     return corrupted(page, "a %s page at a depth where the tree has %s pages", branch ? "leaf" : "branch",
                      branch ? "branch" : "leaf");
   if (out.count() == 0) return corrupted(page, "no entries");
+  return {};
+}
+
+Status DiffPages::check_order(std::uint64_t page, const PageView& branch,
+                              const format::Comparator& order) noexcept {
+  Bytes last;
+  for (unsigned i = 1; i < branch.count(); ++i) {  // the first entry has no key
+    format::Node n;
+    if (!branch.node(i, n)) return corrupted(page, "the node of slot %u is outside the page", i);
+    const Bytes key = key_of(branch, n);
+    if (i > 1 && compare_keys(order, last, key) >= 0) return wrong_order(page, "its keys");
+    last = key;
+  }
   return {};
 }
 
@@ -168,6 +190,8 @@ Status leaves_behind(DiffPages& side, const DbRecord& record, const format::Comp
     for (std::size_t i = 0; i < leaves.size(); ++i) {
       PageView page;
       if (const Status st = side.open(leaves[i], true, page); !st.ok()) return st;
+      if (i == 0)
+        if (const Status st = side.check_order(leaves[i], page, order); !st.ok()) return st;
       // The keys of the child before the first entry above `key` are the first that may be from `key` on.
       unsigned from = 0;
       for (unsigned low = 1, high = page.count(); i == 0 && low < high;) {
@@ -175,9 +199,7 @@ Status leaves_behind(DiffPages& side, const DbRecord& record, const format::Comp
         format::Node n;
         if (!page.node(middle, n))
           return side.corrupted(leaves[i], "the node of slot %u is outside the page", middle);
-        // Load the size once, since a writer may change the page.
-        const auto room = static_cast<std::size_t>(page.bytes() + page.size() - n.key());
-        const bool above = compare_keys(order, {n.key(), std::min<std::size_t>(n.key_size(), room)}, key) > 0;
+        const bool above = compare_keys(order, key_of(page, n), key) > 0;
         above ? high = middle : low = middle + 1;
         if (!above) from = middle;
       }

@@ -27,7 +27,8 @@ class DiffPages {
         batches_(side.file, view_.base(), view_.pages(), view_.page_size(), cancelled, side.programs_fd) {}
 
   /// Opens and counts a page of a tree.  Returns MDB_CORRUPTED if it is not a branch page or a leaf page, as
-  /// wanted, and ECANCELED if the comparison was cancelled.
+  /// wanted, or if more pages were opened than the snapshot has.  Returns ECANCELED if the comparison was
+  /// cancelled.
   Status open(std::uint64_t page, bool branch, format::PageView& out) noexcept;
   /// Appends the pages below a branch page to `out`, from entry `from` on.
   Status children(std::uint64_t page, const format::PageView& branch, unsigned from,
@@ -35,6 +36,9 @@ class DiffPages {
   /// Returns an error for page `page`; `format` and the rest are arguments of printf.
   [[gnu::format(printf, 3, 4)]] Status corrupted(std::uint64_t page, const char* format, ...) noexcept;
   Status wrong_order(std::uint64_t page, const char* what) noexcept;
+  /// Returns MDB_INCOMPATIBLE if the keys of a branch page are not in this order.
+  Status check_order(std::uint64_t page, const format::PageView& branch,
+                     const format::Comparator& order) noexcept;
 
   const window::WindowView& view() const noexcept { return view_; }
   /// Returns the number of pages of the snapshot that the view has.
@@ -45,6 +49,7 @@ class DiffPages {
  private:
   const window::WindowView view_;
   const std::uint64_t pages_;
+  std::uint64_t opened_ = 0;
   const bool newer_;
   const std::atomic<bool>* const cancelled_;
   DiffCounters& counters_;
@@ -67,7 +72,7 @@ Status find_leaves(const DiffTree& older, const DiffTree& newer, bool shared,
                    std::vector<std::uint64_t>& older_leaves, std::vector<std::uint64_t>& newer_leaves);
 
 /// Finds the leaf pages of a tree that may have keys from `key` on, in key order.  If `only_one`, only the
-/// first.
+/// first.  Returns MDB_INCOMPATIBLE if the keys of a branch page on the path to `key` are not in this order.
 Status leaves_behind(DiffPages& side, const format::DbRecord& record, const format::Comparator& order,
                      Bytes key, std::vector<std::uint64_t>& leaves, bool only_one = false);
 

@@ -83,6 +83,8 @@ class Held {
     ASSERT_EQ(lmdb_.txn_begin(env_, nullptr, MDB_RDONLY, &reader_), 0);
     older = file().snapshot();
   }
+  /// Sets the flags with which write() opens a database.
+  void set_flags(unsigned flags) { flags_ = flags; }
   void copy_compact(const std::string& to) {
     fs::create_directory(to);
     ASSERT_EQ(lmdb_.env_copy2(env_, to.c_str(), MDB_CP_COMPACT), 0);
@@ -109,7 +111,7 @@ class Held {
 
  private:
   test::LmdbApi lmdb_;
-  const unsigned flags_;
+  unsigned flags_;
   MDB_env* env_ = nullptr;
   MDB_txn *txn_ = nullptr, *reader_ = nullptr;
   MDB_dbi dbi_ = 0;
@@ -287,6 +289,29 @@ TEST(Diff, RecordsBehindAKey) {
   EXPECT_LE(db.counters.pages, 4u) << "only the end of the tree";
 }
 
+// In another order, the last leaf page may look right, while records on other pages are behind the key.
+TEST(Diff, RecordsBehindAKeyInAnotherOrder) {
+  Held db(MDB_REVERSEKEY);
+  db.write([](Held& d) {
+    for (char last = '0'; last <= '9'; ++last)
+      for (char first = 'a'; first <= 'z'; ++first) d.put({first, last}, std::string(150, 'v'));
+  });
+  db.hold();
+  const IndexedFile file = db.file();
+  const std::string key = "y9";
+  const auto behind = [&](unsigned flags) {
+    Snapshot s = db.older;
+    s.dbs[kMainDbi].flags = static_cast<std::uint16_t>(flags);
+    db.lines.lines.clear();
+    return find_appended(Held::side(file, s), s.dbs[kMainDbi], "", Bytes(std::as_bytes(std::span(key))), {},
+                         {}, db.lines, db.counters, db.problem)
+        .raw();
+  };
+  EXPECT_EQ(behind(MDB_REVERSEKEY), 0);
+  EXPECT_EQ(db.lines.lines.size(), 1u);
+  EXPECT_EQ(behind(0), MDB_INCOMPATIBLE);
+}
+
 TEST(Diff, DuplicatesBehindAValue) {
   Held db(MDB_DUPSORT);
   db.write([](Held& d) {
@@ -301,6 +326,126 @@ TEST(Diff, DuplicatesBehindAValue) {
                             db.lines, db.counters, db.problem)
                   .ok());
   EXPECT_EQ(db.lines.lines, (Strings{"+a=2", "+a=3", "+b=1"}));
+}
+
+// Stock LMDB adds flags to the main database's own.
+TEST(Diff, FlagsOfTheMainDatabaseThatChange) {
+  for (const bool held : {true, false}) {
+    Held db;
+    db.write([](Held& d) { d.put("k", "1"); }, "named");
+    db.write([](Held& d) {
+      for (unsigned i = 0; i < 500; ++i) d.put(key_of(i), "v");
+    });
+    db.hold();
+    db.set_flags(MDB_REVERSEKEY);
+    db.write([](Held&) {});
+    ASSERT_TRUE(db.diff(held).ok()) << db.problem.reason;
+    ASSERT_NE(db.older.dbs[kMainDbi].flags, db.newer.dbs[kMainDbi].flags);
+    EXPECT_EQ(db.lines.lines, Strings{}) << "no record has changed";
+    db.write([](Held& d) { d.put("a~", "2"); });
+    EXPECT_EQ(db.diff(held).raw(), MDB_INCOMPATIBLE) << "behind the other keys, in another order";
+    EXPECT_NE(std::string(db.problem.reason).find("order"), std::string::npos);
+    Snapshot dups = db.older;
+    dups.dbs[kMainDbi].flags |= MDB_DUPSORT;
+    const IndexedFile file = db.file();
+    EXPECT_EQ(diff_snapshots(Held::side(file, db.older), Held::side(file, dups), {}, db.lines, db.counters,
+                             db.problem)
+                  .raw(),
+              MDB_INCOMPATIBLE);
+    EXPECT_NE(std::string(db.problem.reason).find("flags"), std::string::npos);
+  }
+}
+
+TEST(Diff, ANamedDatabaseIsFoundOnOnePath) {
+  Held db;
+  db.write([](Held& d) {
+    for (unsigned i = 0; i < 60'000; ++i) d.put(key_of(i), "v");
+  });
+  db.write([](Held& d) { d.put("k", "1"); }, "named");
+  db.hold();
+  const IndexedFile file = db.file();
+  const std::string_view names[] = {"named", "missing", "00030000"};
+  for (const std::string_view name : names) {
+    format::DbRecord record;
+    DiffCounters counters;
+    const Status st = find_database(Held::side(file, db.older), name, record, db.problem, {}, &counters);
+    EXPECT_EQ(st.raw(), name == "named" ? 0 : MDB_NOTFOUND);
+    EXPECT_EQ(counters.pages, 3u);
+  }
+  const std::atomic<bool> cancelled{true};
+  DiffOptions options;
+  options.cancelled = &cancelled;
+  format::DbRecord record;
+  EXPECT_EQ(find_database(Held::side(file, db.older), "named", record, db.problem, options).raw(), ECANCELED);
+  // The names are found if the main database has another order: its keys are sorted from their ends.
+  Held other(MDB_REVERSEKEY);
+  other.write([](Held& d) {
+    for (unsigned i = 0; i < 60'000; ++i) d.put(key_of(i), "v");
+  });
+  other.set_flags(0);
+  other.write([](Held& d) { d.put("k", "1"); }, "named");
+  other.hold();
+  const IndexedFile reversed = other.file();
+  Snapshot s = other.older;
+  s.dbs[kMainDbi].flags = 0;
+  DiffCounters counters;
+  EXPECT_TRUE(find_database(Held::side(reversed, s), "named", record, other.problem, {}, &counters).ok());
+  EXPECT_GT(counters.pages, 100u);
+  // Records behind a key cannot be found there.
+  const std::string key = key_of(100);
+  EXPECT_EQ(find_appended(Held::side(reversed, s), s.dbs[kMainDbi], "", Bytes(std::as_bytes(std::span(key))),
+                          {}, {}, other.lines, counters, other.problem)
+                .raw(),
+            MDB_INCOMPATIBLE);
+  EXPECT_EQ(other.lines.lines, Strings{});
+}
+
+// Many keys whose records of duplicates all point to one large tree.
+TEST(Diff, OneTreeForAllKeys) {
+  Held db(MDB_DUPSORT);
+  db.write([](Held& d) {
+    for (unsigned k = 0; k < 60; ++k)
+      for (unsigned i = 0; i < 300; ++i) d.put("a" + key_of(k), key_of(i));
+    for (unsigned i = 0; i < 60'000; ++i) d.put("many", key_of(i));
+  });
+  db.hold();
+  const IndexedFile file = db.file();
+  const std::size_t size = file.pages() * file.page_size();
+  std::vector<std::byte> bytes(file.page(0), file.page(0) + size);
+  std::vector<std::size_t> records;
+  format::DbRecord big{};
+  std::size_t big_at = 0;
+  for (std::uint64_t p = 2; p < file.pages(); ++p) {
+    format::PageView page = format::PageView::none();
+    if (!format::PageView::open(file.page(p), 4096, format::Pgno{p}, page) || !page.is_leaf() ||
+        page.is_leaf2())
+      continue;
+    for (unsigned i = 0; i < page.count(); ++i) {
+      format::Node n;
+      unsigned flags;
+      std::size_t key, data;
+      if (!page.leaf_node(i, n, flags, key, data) || data != sizeof(format::DbRecord) ||
+          flags != (format::kSubData | format::kDupData))
+        continue;
+      records.push_back(static_cast<std::size_t>(n.key() + key - file.page(0)));
+      const auto r = load<format::DbRecord>(n.key() + key);
+      if (r.entries > big.entries) big = r, big_at = records.back();
+    }
+  }
+  ASSERT_GT(records.size(), 60u);
+  ASSERT_GT(big.leaf_pages, 100u);
+  for (const std::size_t at : records) std::memcpy(&bytes[at], &bytes[big_at], sizeof big);
+  const window::WindowView view(bytes.data(), 12, file.pages());
+  for (const bool twice : {true, false}) {
+    DiffCounters counters;
+    Snapshot none = db.older;
+    none.dbs[kMainDbi].root = format::kNoPage;
+    EXPECT_EQ(diff_snapshots({view, twice ? db.older : none, nullptr}, {view, db.older, nullptr}, {},
+                             db.lines, counters, db.problem)
+                  .raw(),
+              MDB_CORRUPTED);
+    EXPECT_LE(counters.pages, 2 * file.pages() + 2);
+  }
 }
 
 TEST(Diff, EndsEarly) {
