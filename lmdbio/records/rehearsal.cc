@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
 #include "lmdbio/base/mix.h"
@@ -17,6 +18,33 @@ namespace {
 std::uint64_t below(std::uint64_t random, std::uint64_t n) noexcept {
   __extension__ using Wide = unsigned __int128;
   return static_cast<std::uint64_t>(Wide{random} * n >> 64);
+}
+
+constexpr auto by_number = [](const RemovedSample& a, const RemovedSample& b) { return a.number < b.number; };
+
+/// Removes elements of a list whose numbers ascend: those that `gone` has, in the same order.  Removes them
+/// from `gone`, too.  Returns their number.
+template <class List, class NumberOf>
+std::size_t take_out(List& list, std::vector<RemovedSample>& gone, NumberOf&& number) {
+  std::vector<typename List::iterator> found;
+  auto at = list.begin();
+  std::erase_if(gone, [&](const RemovedSample& s) {
+    at = std::lower_bound(at, list.end(), s.number, [&](const auto& x, auto n) { return number(x) < n; });
+    if (at == list.end() || number(*at) != s.number) return false;
+    found.push_back(at++);
+    return true;
+  });
+  const std::size_t n = found.size();
+  if (n == 0) return 0;
+  if (static_cast<std::size_t>(found.back() - found.front()) + 1 == n) {
+    list.erase(found.front(), found.back() + 1);  // moves the shorter side
+    return n;
+  }
+  found.push_back(list.end());
+  auto to = found.front();
+  for (std::size_t i = 0; i < n; ++i) to = std::move(found[i] + 1, found[i + 1], to);
+  list.erase(to, list.end());
+  return n;
 }
 
 /// First bytes of a saved state.
@@ -49,7 +77,7 @@ class Writer {
 
 class Parser {
  public:
-  explicit Parser(Bytes in) noexcept : in_(in) {
+  Parser(Bytes in, std::uint64_t most) noexcept : in_(in), left_(most) {
     good_ = in.size() >= 8 && in.size() % 8 == 0;
     if (!good_) return;
     in_ = in.first(in.size() - 8);
@@ -64,14 +92,17 @@ class Parser {
     in_ = in_.subspan(8);
     return v;
   }
-  /// Reads at most `most` numbers, each less than `end`.
+  /// Reads at most `most` numbers, each less than `end`.  The numbers of all lists are at most those that
+  /// the constructor was given.
   std::vector<std::uint64_t> numbers(std::uint64_t most, std::uint64_t end) {
+    most = std::min(most, left_);
     std::vector<std::uint64_t> out;
     for (std::uint64_t runs = number(); runs > 0 && good_; --runs) {
       const std::uint64_t first = number(), n = number();
       if (n > most - out.size() || first > end || n > end - first) good_ = false;
       for (std::uint64_t i = 0; i < n && good_; ++i) out.push_back(first + i);
     }
+    left_ -= out.size();
     return out;
   }
   bool good() const noexcept { return good_; }
@@ -79,6 +110,7 @@ class Parser {
 
  private:
   Bytes in_;
+  std::uint64_t left_;
   bool good_ = true;
 };
 
@@ -89,6 +121,7 @@ Rehearsal::Rehearsal(const RehearsalTerms& terms)
       arrival_key_(mix(terms.seed + 1)),
       buffer_key_(mix(terms.seed + 2)),
       substitute_key_(mix(terms.seed + 3)) {
+  if (terms.lag > kMostLag) throw std::bad_alloc();
   for (std::uint64_t b = 0; b <= terms_.lag; ++b) draw();
 }
 
@@ -113,25 +146,53 @@ std::uint64_t Rehearsal::record_of(std::uint64_t count, std::uint64_t i) const n
 }
 
 void Rehearsal::remove(std::span<const RemovedSample> samples) {
-  std::unordered_map<std::uint64_t, std::uint64_t> gone;
-  for (const RemovedSample& s : samples) gone.emplace(s.number, s.label);
-  const std::unordered_map<std::uint64_t, std::uint64_t> all = gone;
-  std::erase_if(pending_, [&](const Pending& p) { return gone.erase(p.number) != 0; });
-  for (Reservoir& r : buffers_) {
-    const std::size_t before = r.slots.size();
-    std::erase_if(r.slots, [&](std::uint64_t number) { return gone.erase(number) != 0; });
-    r.gaps += before - r.slots.size();
-    r.seen -= before - r.slots.size();
+  std::vector<RemovedSample> gone(samples.begin(), samples.end());
+  std::sort(gone.begin(), gone.end(), by_number);
+  gone.erase(std::unique(gone.begin(), gone.end(), [](auto& a, auto& b) { return a.number == b.number; }),
+             gone.end());
+  const std::vector<RemovedSample> all = gone;
+  (void)take_out(pending_, gone, [](const Pending& p) { return p.number; });
+  if (swaps()) {
+    remove_from_reservoirs(gone);
+  } else if (!buffers_.empty()) {
+    const std::size_t n = take_out(buffers_[0].slots, gone, [](std::uint64_t number) { return number; });
+    buffers_[0].gaps += n;
+    buffers_[0].seen -= n;
   }
-  for (const auto& [number, label] : gone) remove_forgotten(label);
+  for (const RemovedSample& s : gone) remove_forgotten(s.label);
+  const auto is_gone = [&](std::uint64_t number) {
+    return std::binary_search(all.begin(), all.end(), RemovedSample{number}, by_number);
+  };
   const std::uint64_t left = total();
   for (std::size_t b = 0; b < drawn_.size(); ++b) {
     std::vector<std::uint64_t>& draws = drawn_[b];
     for (std::size_t k = 0; k < draws.size(); ++k)
-      if (all.contains(draws[k]) && left != 0)
+      if (left != 0 && is_gone(draws[k]))
         draws[k] = nth(below(mix(substitute_key_ ^ mix((batch_ + b) * terms_.old + k)), left));
-    if (left == 0) std::erase_if(draws, [&](std::uint64_t number) { return all.contains(number); });
+    if (left == 0) std::erase_if(draws, is_gone);
   }
+}
+
+// Removes samples from their slots, and from `gone`.  Each slot is filled with the sample of the last one.
+void Rehearsal::remove_from_reservoirs(std::vector<RemovedSample>& gone) {
+  if (places_.empty()) {
+    for (std::size_t b = 0; b < buffers_.size(); ++b)
+      for (std::size_t i = 0; i < buffers_[b].slots.size(); ++i) places_[buffers_[b].slots[i]] = {b, i};
+  }
+  std::erase_if(gone, [&](const RemovedSample& s) {
+    const auto found = places_.find(s.number);
+    if (found == places_.end()) return false;
+    const Place at = found->second;
+    Reservoir& r = buffers_[at.buffer];
+    const std::uint64_t last = r.slots.back();
+    r.slots[at.slot] = last;
+    places_[last] = at;
+    r.slots.pop_back();
+    places_.erase(s.number);
+    --r.seen;
+    ++r.gaps;
+    return true;
+  });
 }
 
 void Rehearsal::remove_forgotten(std::uint64_t label) {
@@ -165,18 +226,23 @@ void Rehearsal::add(std::uint64_t number, std::uint64_t label) {
   // sample synopses of evolving datasets", 2008): a new sample takes the place of a removed one, which was in
   // the buffer or not.
   const std::uint64_t random = mix(buffer_key_ ^ mix(number));
+  std::size_t slot = r.slots.size();
   if (const std::uint64_t gaps = r.gaps + r.gaps_outside; gaps != 0) {
-    if (below(random, gaps) < r.gaps) {
-      r.slots.push_back(number);
-      --r.gaps;
-    } else {
+    if (below(random, gaps) >= r.gaps) {
       --r.gaps_outside;
+      return;
     }
+    --r.gaps;
+    r.slots.push_back(number);
   } else if (r.slots.size() < terms_.capacity) {
     r.slots.push_back(number);
-  } else if (const std::uint64_t slot = below(random, r.seen); slot < terms_.capacity) {
-    r.slots[static_cast<std::size_t>(slot)] = number;
+  } else if (slot = below(random, r.seen); slot < terms_.capacity) {
+    if (!places_.empty()) places_.erase(r.slots[slot]);
+    r.slots[slot] = number;
+  } else {
+    return;
   }
+  if (!places_.empty()) places_[number] = {static_cast<std::size_t>(&r - buffers_.data()), slot};
 }
 
 std::uint64_t Rehearsal::total() const noexcept {
@@ -269,8 +335,8 @@ std::string Rehearsal::save() const {
   return w.take();
 }
 
-bool Rehearsal::load(Bytes state) {
-  Parser in(state);
+bool Rehearsal::load(Bytes state, std::uint64_t most_samples) {
+  Parser in(state, most_samples);
   for (const std::uint64_t v : {kMagic, terms_.seed, terms_.fresh, terms_.old, terms_.lag,
                                 std::uint64_t{static_cast<unsigned char>(terms_.kind)}, terms_.capacity})
     if (in.number() != v) return false;
@@ -287,6 +353,7 @@ bool Rehearsal::load(Bytes state) {
   const std::uint64_t most = terms_.kind == BufferKind::all ? next_number_ : terms_.capacity;
   buffers_.clear();
   by_label_.clear();
+  places_.clear();
   const std::uint64_t buffers = in.number();
   if (!in.good() || (!is_per_class && buffers > 1)) return false;
   for (std::uint64_t i = 0; i < buffers && in.good(); ++i) {

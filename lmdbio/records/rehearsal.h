@@ -48,6 +48,9 @@ class Rehearsal {
     std::vector<std::uint64_t> fresh, old;  ///< numbers of samples
   };
 
+  /// A larger lag needs too much memory: the constructor throws bad_alloc.
+  static constexpr std::uint64_t kMostLag = 1 << 16;
+
   explicit Rehearsal(const RehearsalTerms& terms);
 
   // The log.  Labels are in key order; empty: every label is 0.
@@ -63,7 +66,8 @@ class Rehearsal {
   std::uint64_t record_of(std::uint64_t count, std::uint64_t i) const noexcept;
   /// Removes samples that have arrived.  They are not delivered any more, neither as new nor as old ones.
   /// Samples that were delivered and cannot be drawn any more have to be given as well, or counted by
-  /// remove_forgotten().
+  /// remove_forgotten().  With the kinds `ring` and `all`, samples that are not neighbours cost a move of the
+  /// samples behind the first one.
   void remove(std::span<const RemovedSample> samples);
   /// Removes a sample with this label that was delivered, is not in the buffer, and is not in upcoming().
   void remove_forgotten(std::uint64_t label);
@@ -87,8 +91,10 @@ class Rehearsal {
 
   std::string save() const;
   /// Sets this object, which has the same terms, to a saved state.  Returns false if `state` is damaged or
-  /// has other terms; this object must then not be used.
-  bool load(Bytes state);
+  /// has other terms; this object must then not be used.  It also refuses a state that has more than
+  /// `most_samples` samples in its buffer, pending, and drawn.  They need up to 24 bytes each, but a crafted
+  /// state may have many more of them than bytes.
+  bool load(Bytes state, std::uint64_t most_samples = std::uint64_t{1} << 32);
 
  private:
   /// A walk through places in a random order, in passes.  A pass ends early if the number of places changes.
@@ -109,7 +115,16 @@ class Rehearsal {
     std::uint64_t number, label;
   };
 
+  struct Place {
+    std::size_t buffer, slot;
+  };
+
   Reservoir& of(std::uint64_t label);
+  /// Returns true if a removed sample's slot is filled with the last one.  Otherwise slots keep their order.
+  bool swaps() const noexcept {
+    return terms_.kind == BufferKind::reservoir || terms_.kind == BufferKind::per_class;
+  }
+  void remove_from_reservoirs(std::vector<RemovedSample>& gone);
   void add(std::uint64_t number, std::uint64_t label);
   void draw();
   std::uint64_t total() const noexcept;
@@ -119,6 +134,8 @@ class Rehearsal {
   const std::uint64_t arrival_key_, buffer_key_, substitute_key_;
   std::vector<Reservoir> buffers_;  ///< one, or one for each label, in the order in which labels were seen
   std::unordered_map<std::uint64_t, std::size_t> by_label_;
+  /// The places of all samples in reservoirs; empty until the first ones are removed.
+  std::unordered_map<std::uint64_t, Place> places_;
   Pass turns_;  ///< through the buffers that have samples
   std::deque<Pending> pending_;
   std::deque<std::vector<std::uint64_t>> drawn_;  ///< for the batches from batch_ on

@@ -54,6 +54,12 @@ class Rehearsal:
         self.pending = [p for p in self.pending if p[0] not in gone]
         for b in self.buffers.values():
             kept = [n for n in b[0] if n not in gone]
+            if self.kind in ("reservoir", "class"):
+                slots = list(b[0])
+                for n in sorted(set(slots) & set(gone)):
+                    slots[slots.index(n)] = slots[-1]
+                    slots.pop()
+                kept = slots
             b[1], b[2] = b[1] - len(b[0]) + len(kept), b[2] + len(b[0]) - len(kept)
             b[0] = kept
         for n in outside:

@@ -1,9 +1,12 @@
 // Batches of new and old samples: what is drawn, and how far ahead.  tests/diff/rehearsal_test.py compares
 // random logs with a reference, and rehearsal_draws_test.cc tests how evenly samples are drawn.
+#define XXH_INLINE_ALL
 #include <gtest/gtest.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <map>
+#include <new>
 #include <set>
 #include <vector>
 
@@ -119,6 +122,78 @@ TEST(Rehearsal, ClassesAreDrawnInTurn) {
     starts += all ? 1 : 0;
   }
   EXPECT_EQ(starts, 1u);
+}
+
+// Each call must not walk through the whole buffer: that would be over 10^9 steps here.
+TEST(Rehearsal, RemovesManySamplesOneAtATime) {
+  constexpr std::uint64_t kSamples = 40'000;
+  for (const BufferKind kind :
+       {BufferKind::reservoir, BufferKind::per_class, BufferKind::ring, BufferKind::all}) {
+    Rehearsal order({.seed = 1, .fresh = kSamples, .old = 5, .lag = 1, .kind = kind, .capacity = kSamples});
+    (void)order.arrive(2 * kSamples, {});
+    (void)order.next();
+    Numbers left = sequence(0, 2 * kSamples);
+    for (std::uint64_t n = 0; n < 2 * kSamples - 10; ++n) {
+      // From both ends of the buffer, and from both ends of the pending samples.
+      const std::uint64_t of = n % 4 < 2 ? n / 2 : 2 * kSamples - 1 - n / 2;
+      left[of] = 2 * kSamples;
+      const RemovedSample gone{of};
+      order.remove({&gone, 1});
+    }
+    std::erase(left, 2 * kSamples);
+    EXPECT_EQ(order.live(), left);
+  }
+}
+
+TEST(Rehearsal, AStateReplacesWhatAnObjectHad) {
+  const RehearsalTerms terms{
+      .seed = 9, .fresh = 50, .old = 9, .lag = 1, .kind = BufferKind::reservoir, .capacity = 30};
+  Rehearsal order(terms);
+  (void)order.arrive(100, {});
+  (void)order.next();
+  const std::string state = order.save();
+  const auto goes_on = [](Rehearsal& r) {
+    for (std::uint64_t n = 0; n < 20; ++n) {
+      const RemovedSample gone{n};
+      r.remove({&gone, 1});
+      (void)r.next();
+    }
+    return r.save();
+  };
+  Rehearsal fresh(terms);
+  ASSERT_TRUE(fresh.load(std::as_bytes(std::span(state))));
+  const std::string want = goes_on(order);
+  EXPECT_EQ(goes_on(fresh), want);
+  ASSERT_TRUE(order.load(std::as_bytes(std::span(state))));
+  EXPECT_EQ(goes_on(order), want);
+}
+
+TEST(Rehearsal, AHugeLagIsRefused) {
+  for (const std::uint64_t lag : {Rehearsal::kMostLag + 1, UINT64_MAX})
+    EXPECT_THROW(Rehearsal({.seed = 1, .lag = lag}), std::bad_alloc);
+  EXPECT_EQ(Rehearsal({.seed = 1, .lag = Rehearsal::kMostLag}).upcoming().size(), Rehearsal::kMostLag + 1);
+}
+
+// A run of numbers is two numbers in the state, however long it is.
+TEST(Rehearsal, StatesThatNeedTooMuchMemoryAreRefused) {
+  const RehearsalTerms terms{.seed = 9, .fresh = 5, .old = 3, .lag = 0, .kind = BufferKind::all};
+  Rehearsal order(terms);
+  order.start(1000, {});
+  (void)order.arrive(1000, {});
+  std::string state = order.save();
+  EXPECT_TRUE(Rehearsal(terms).load(std::as_bytes(std::span(state)), 2003));
+  EXPECT_FALSE(Rehearsal(terms).load(std::as_bytes(std::span(state)), 2002));
+  // The same state, but with 2^60 samples in its runs and a valid checksum.
+  const auto word = [&](std::size_t i) { return reinterpret_cast<std::uint64_t*>(state.data()) + i; };
+  unsigned changed = 0;
+  for (std::size_t i = 7; i + 1 < state.size() / 8; ++i) {
+    if (*word(i) != 1000 && *word(i) != 2000) continue;
+    *word(i) = std::uint64_t{1} << 60;
+    ++changed;
+  }
+  ASSERT_GE(changed, 3u);
+  *word(state.size() / 8 - 1) = XXH3_64bits(state.data(), state.size() - 8);
+  EXPECT_FALSE(Rehearsal(terms).load(std::as_bytes(std::span(state))));
 }
 
 TEST(Rehearsal, DamagedStatesAreRefused) {
