@@ -336,6 +336,20 @@ class Counting(Case):
         fs.set(delay_us=0)
         self.assertEqual(fs.settings()["delay_us"], 0)
 
+    def test_delay_of_metadata(self):
+        fs = self.mount()
+        fs.set(metadata_delay_us=20000)
+        before = time.monotonic_ns()
+        with open(fs.path + "/data", "rb") as f:
+            self.assertGreaterEqual(time.monotonic_ns() - before, 40_000_000)  # a lookup, and an open
+            self.assertEqual(f.read(PAGE), self.bytes[:PAGE])
+        before = time.monotonic_ns()
+        with self.assertRaises(FileNotFoundError):
+            os.stat(fs.path + "/none")
+        self.assertGreaterEqual(time.monotonic_ns() - before, 20_000_000)
+        fs.set(metadata_delay_us=0)
+        self.assertEqual(fs.settings()["metadata_delay_us"], 0)
+
     def test_control_is_all_or_nothing(self):
         fs = self.mount(delay_us=7, fail_errno="ESTALE", dir_mode="0755")
         self.assertEqual({k: fs.settings()[k] for k in ("delay_us", "fail_errno", "dir_mode", "files")},

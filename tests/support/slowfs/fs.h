@@ -94,6 +94,8 @@ class FileSystem {
 
   SettingsPtr settings() const;
   void show(struct stat& st) const;  // owner and mode as set
+  /// Calls `answer` now or, if metadata is delayed, in a thread of Parking's.
+  void answer_metadata(fuse_req* req, std::function<void()> answer);
 
   // fs_names.cc
   static void init(void* me, fuse_conn_info* conn);

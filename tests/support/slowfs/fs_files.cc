@@ -117,7 +117,9 @@ void FileSystem::open(fuse_req* req, NodeId ino, fuse_file_info* fi) {
     return;
   }
   fs.opened(fi, *s, std::move(fd), inode, name);
-  if (fuse_reply_open(req, fi) != 0) fs.closed(&handle(fi));  // interrupted: there will be no release
+  fs.answer_metadata(req, [&fs, req, info = *fi]() mutable {
+    if (fuse_reply_open(req, &info) != 0) fs.closed(&handle(&info));  // interrupted: there will be no release
+  });
 }
 
 void FileSystem::create(fuse_req* req, NodeId parent, const char* name, mode_t mode, fuse_file_info* fi) {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <type_traits>
@@ -108,6 +109,13 @@ int FileSystem::entry(const Inode& parent, const char* name, fuse_entry_param& e
   return 0;
 }
 
+void FileSystem::answer_metadata(fuse_req* req, std::function<void()> answer) {
+  const std::chrono::microseconds delay(settings()->metadata_delay_us);
+  if (delay.count() == 0) return answer();
+  parking_.park(req, Parking::Kind::kDelay, Parking::Clock::now() + delay,
+                [answer = std::move(answer)](Parking::Why) { answer(); });
+}
+
 void FileSystem::lookup(fuse_req* req, NodeId parent, const char* name) {
   FileSystem& fs = self(req);
   Inode& dir = fs.inodes_.of(parent);
@@ -124,11 +132,14 @@ void FileSystem::lookup(fuse_req* req, NodeId parent, const char* name) {
   fs.counters_.count(Op::k_lookup);
   fuse_entry_param e{};
   Inode* inode;
-  if (const int error = fs.entry(dir, name, e, inode)) {
-    fuse_reply_err(req, error);
-  } else {
-    fuse_reply_entry(req, &e);
-  }
+  const int error = fs.entry(dir, name, e, inode);
+  fs.answer_metadata(req, [req, e, error] {
+    if (error != 0) {
+      fuse_reply_err(req, error);
+    } else {
+      fuse_reply_entry(req, &e);
+    }
+  });
 }
 
 void FileSystem::forget(fuse_req* req, NodeId ino, std::uint64_t n) {

@@ -26,6 +26,8 @@ struct Field {
   }
 constexpr Field kFields[] = {
     FIELD("delay_us", kNumber, delay_us, "answer each read request this much later"),
+    FIELD("metadata_delay_us", kNumber, metadata_delay_us,
+          "answer each lookup of a name, and each open of a file, this much later"),
     FIELD("bandwidth", kNumber, bandwidth, "bytes a second that all mounts of the group may read; 0: no cap"),
     FIELD("read_ahead_kb", kNumber, read_ahead_kb,
           "the mount's kernel read-ahead, for files opened afterwards (needs a writable /sys)"),

@@ -23,7 +23,7 @@ struct Trigger {
 struct Settings {
   static constexpr std::int64_t kAsSource = -1;  // owner, modes
   static constexpr std::int64_t kForever = -1;   // times
-  std::int64_t delay_us = 0;
+  std::int64_t delay_us = 0, metadata_delay_us = 0;
   std::int64_t bandwidth = -1;      // bytes/s, 0: no cap, -1: what the group has
   std::int64_t read_ahead_kb = -1;  // -1: the kernel's
   Trigger fail, shorten, hang;
