@@ -173,7 +173,7 @@ void FileSystem::get_attributes(fuse_req_t request, fuse_ino_t number) {
 void FileSystem::read(fuse_req_t request, fuse_ino_t number, std::size_t size, off_t offset) {
   const NodeTable::Entry node = nodes_.get(number);
   const auto key = naming_.key_of(node.path, like_);
-  const Snapshot::Lease view(snapshot_);
+  Snapshot::Lease view(snapshot_);
   std::string_view value;
   if (!key || !view || view->get(*key, value) != 0) {
     (void)fuse_reply_err(request, EIO);
@@ -186,6 +186,9 @@ void FileSystem::read(fuse_req_t request, fuse_ino_t number, std::size_t size, o
   }
   const std::string_view part =
       contents->substr(std::min(contents->size(), static_cast<std::size_t>(offset)), size);
+  // The next request may come before this call returns.  It is to use the same view, so that the order of the
+  // lookups is seen.
+  view.end();
   // The kernel copies the bytes.  If it cannot read them, because the file was truncated, the request ends
   // with EIO, without a signal.
   (void)fuse_reply_buf(request, part.data(), part.size());

@@ -82,7 +82,7 @@ Snapshot::Snapshot(const std::string& path, const std::string& name) {
     database_.reset();  // a process opens an environment once
     database_ = std::make_unique<files::Database>(path, name);
     txnid_ = mdb_txn_id(database_->txn());
-    std::unique_ptr<View> view;
+    std::shared_ptr<View> view;
     while (spare_.size() < kSpare && (view = begin()) != nullptr) spare_.push_back(std::move(view));
     while (free_.size() < kViews && spare_.size() == kSpare && (view = begin()) != nullptr)
       free_.push_back(std::move(view));
@@ -92,11 +92,11 @@ Snapshot::Snapshot(const std::string& path, const std::string& name) {
   throw files::Error(path + ": a writer commits all the time; try again when it is idle");
 }
 
-std::unique_ptr<View> Snapshot::begin() {
+std::shared_ptr<View> Snapshot::begin() {
   MDB_txn* txn = nullptr;
   if (const int rc = mdb_txn_begin(database_->env(), nullptr, MDB_RDONLY, &txn); rc != 0)
     database_->check(rc);
-  if (mdb_txn_id(txn) == txnid_) return std::make_unique<View>(*database_, txn);
+  if (mdb_txn_id(txn) == txnid_) return std::make_shared<View>(*database_, txn);
   mdb_txn_abort(txn);
   return nullptr;
 }
@@ -107,16 +107,16 @@ bool Snapshot::is_named_database(const MDB_val& key, const MDB_val& value) {
   return database_->is_named_database(key, value);
 }
 
-std::unique_ptr<View> Snapshot::take() {
+std::shared_ptr<View> Snapshot::take() {
   std::unique_lock lock(mutex_);
   given_back_.wait(lock, [this] { return !free_.empty() || views_ == 0; });
   if (free_.empty()) return nullptr;
-  std::unique_ptr<View> view = std::move(free_.back());
+  std::shared_ptr<View> view = std::move(free_.back());
   free_.pop_back();
   return view;
 }
 
-void Snapshot::give_back(std::unique_ptr<View> view) noexcept {
+void Snapshot::give_back(std::shared_ptr<View> view) noexcept {
   if (view != nullptr && !view->is_usable()) {
     view.reset();
     try {

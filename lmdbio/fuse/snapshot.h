@@ -72,7 +72,12 @@ class Snapshot {
     explicit Lease(Snapshot& snapshot) : snapshot_(snapshot), view_(snapshot.take()) {}
     Lease(const Lease&) = delete;
     Lease& operator=(const Lease&) = delete;
-    ~Lease() { snapshot_.give_back(std::move(view_)); }
+    ~Lease() { end(); }
+    /// Lets other threads use the view.  Values that it has given stay valid as long as this object exists.
+    void end() noexcept {
+      if (!ended_) snapshot_.give_back(view_);
+      ended_ = true;
+    }
     View& operator*() const noexcept { return *view_; }
     View* operator->() const noexcept { return view_.get(); }
     /// Returns false if there is no view any more.
@@ -80,13 +85,14 @@ class Snapshot {
 
    private:
     Snapshot& snapshot_;
-    std::unique_ptr<View> view_;
+    const std::shared_ptr<View> view_;
+    bool ended_ = false;
   };
 
  private:
-  std::unique_ptr<View> take();
-  void give_back(std::unique_ptr<View> view) noexcept;
-  std::unique_ptr<View> begin();
+  std::shared_ptr<View> take();
+  void give_back(std::shared_ptr<View> view) noexcept;
+  std::shared_ptr<View> begin();
 
   std::unique_ptr<files::Database> database_;
   std::uint64_t txnid_ = 0;
@@ -95,7 +101,7 @@ class Snapshot {
   std::condition_variable given_back_;
   /// The view that was used last is taken first, so that the calls of one reader use one view, and their
   /// order is seen.
-  std::vector<std::unique_ptr<View>> free_, spare_;
+  std::vector<std::shared_ptr<View>> free_, spare_;
   std::size_t views_ = 0;  ///< that exist, without the spare ones
 };
 

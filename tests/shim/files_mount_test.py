@@ -326,7 +326,7 @@ class Cold(Case):
                     self.assertEqual(f.read(), name.encode() * 4000)
         read = fs.counters()["read"]
         self.assertLess(read["bytes"], 1.3 * size)
-        self.assertLess(read["numbered"], len(records) / 2)
+        self.assertLess(read["numbered"], len(records) / 4)
 
 
 if __name__ == "__main__":
