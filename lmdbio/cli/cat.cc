@@ -21,13 +21,18 @@ struct Options {
 };
 
 int cat(const Options& options) {
-  const files::Database database(options.path, options.database);
+  files::Database database(options.path, options.database);
   const std::string key = files::key_of(options.name);
   MDB_val value;
   if (key.empty() || !database.get(key, value))
     throw Failure(database.path() + ": no key " + printable(options.name), kFindings);
+  if (database.is_named_database(files::value_of(key), value))
+    throw Failure(database.path() + ": " + printable(options.name) + ": a named database; give it as --db",
+                  kFindings);
   const auto contents = files::contents_of(files::bytes_of(value), options.part);
-  if (!contents) throw Failure(database.path() + ": " + printable(options.name) + ": not a Datum");
+  if (!contents)
+    throw Failure(database.path() + ": " + printable(options.name) +
+                  ": not a Datum, or a Datum without data");
   check_output(files::write_all(STDOUT_FILENO, *contents));
   return kClean;
 }

@@ -83,6 +83,10 @@ class Target {
     check_output(archive_->append(files::tar_end()));
     check_output(archive_->flush());
   }
+  /// Writes what is complete, after a failure.
+  void flush() noexcept {
+    if (archive_) (void)archive_->flush();
+  }
 
  private:
   const std::uint64_t mtime_;
@@ -100,6 +104,18 @@ class Export {
         target_(options, database_) {}
 
   int run() {
+    try {
+      write_all();
+    } catch (...) {
+      target_.flush();
+      throw;
+    }
+    target_.finish();
+    return problems_.finish();
+  }
+
+ private:
+  void write_all() {
     const std::uint64_t first = ordinal(range_.first, 0);
     const std::uint64_t end =
         std::max(first, range_.end.empty() ? reader_.size() : ordinal(range_.end, first));
@@ -129,11 +145,8 @@ class Export {
       at += n;
       progress.set(at - first, end - first);
     }
-    target_.finish();
-    return problems_.finish();
   }
 
- private:
   static Reader::Options reader_options() {
     Reader::Options o;
     o.progress = [bar = std::make_shared<Progress>("indexing")](std::string_view, std::uint64_t done,
@@ -173,7 +186,7 @@ class Export {
     const auto contents = files::contents_of(text(record.value), options_.part);
     std::string problem;
     if (!contents)
-      problem = printable(name) + ": not a Datum";
+      problem = printable(name) + ": not a Datum, or a Datum without data";
     else if (key == last_key_)
       problem = printable(name) + ": another value of the same key (MDB_DUPSORT)";
     else if (std::string file = options_.tar ? file_above(name) : ""; !file.empty())
@@ -182,6 +195,17 @@ class Export {
       problem = printable(target_.put(name, *contents));
     last_key_ = key;
     if (!problem.empty()) problems_.add(problem);
+  }
+
+  /// Returns true if the record of `key` becomes a file.  A record that cannot be found does not: its page is
+  /// damaged.
+  bool becomes_file(const std::string& key) {
+    try {
+      MDB_val value;
+      return database_.get(key, value) && !database_.is_named_database(files::value_of(key), value);
+    } catch (const files::Error&) {
+      return false;
+    }
   }
 
   /// Returns the directory in the path of `name` that is the name of another record, or an empty string.
@@ -195,9 +219,8 @@ class Export {
       const std::string directory = name.substr(0, slash);
       if (!directory.ends_with(options_.suffix)) continue;
       const std::string key = files::key_of(directory.substr(0, slash - options_.suffix.size()));
-      MDB_val value;
       if (!key.empty() && key >= range_.first && range_.before_end(key) &&
-          files::name_of(key, options_.suffix) == directory && database_.get(key, value))
+          files::name_of(key, options_.suffix) == directory && becomes_file(key))
         return directory;
     }
     clear_ = name.substr(0, name.rfind('/') + 1);

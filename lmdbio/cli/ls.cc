@@ -27,6 +27,8 @@ std::string hex(std::string_view bytes) {
   return out;
 }
 
+std::string dumped(const Json& j) { return j.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
 /// Returns the line, or the JSON object, for a record.
 std::string entry(const Options& options, files::Database& database, const files::Cursor& at, bool terminal) {
   const std::string_view key = files::bytes_of(at.key());
@@ -40,7 +42,7 @@ std::string entry(const Options& options, files::Database& database, const files
       j["database"] = true;
     else
       j["bytes"] = bytes;
-    return j.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return dumped(j);
   }
   std::string out;
   if (options.sizes) out = is_database ? "  database " : format_text("%10zu ", bytes);
@@ -55,13 +57,18 @@ int ls(const Options& options) {
   files::Output out(STDOUT_FILENO);
   files::Cursor at(database);
   bool first = true;
-  if (options.json)
-    check_output(out.append("{\"path\": " + Json(database.path()).dump() + ",\n \"records\": ["));
-  for (bool more = at.seek(range.first); more && range.before_end(files::bytes_of(at.key()));
-       more = at.next()) {
-    if (options.json) check_output(out.append(first ? "\n  " : ",\n  "));
-    check_output(out.append(entry(options, database, at, terminal)));
-    first = false;
+  if (options.json) check_output(out.append("{\"path\": " + dumped(database.path()) + ",\n \"records\": ["));
+  try {
+    for (bool more = at.seek(range.first); more && range.before_end(files::bytes_of(at.key()));
+         more = at.next()) {
+      if (options.json) check_output(out.append(first ? "\n  " : ",\n  "));
+      check_output(out.append(entry(options, database, at, terminal)));
+      first = false;
+    }
+  } catch (const files::Error& e) {  // the keys before a damaged page are good
+    if (options.json) check_output(out.append("\n ],\n \"error\": " + dumped(e.what()) + "}\n"));
+    check_output(out.flush());
+    throw;
   }
   if (options.json) check_output(out.append("\n ]}\n"));
   check_output(out.flush());

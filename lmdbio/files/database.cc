@@ -80,11 +80,13 @@ MDB_stat Database::stat() const {
   return s;
 }
 
-bool Database::has_other_order() const {
+unsigned Database::flags() const {
   unsigned flags = 0;
   check(mdb_dbi_flags(txn_, dbi_, &flags));
-  return (flags & (MDB_INTEGERKEY | MDB_REVERSEKEY)) != 0;
+  return flags;
 }
+
+bool Database::has_other_order() const { return (flags() & (MDB_INTEGERKEY | MDB_REVERSEKEY)) != 0; }
 
 bool Database::may_be_named_database(const MDB_val& value) const noexcept {
   return main_ && value.mv_size == sizeof(format::DbRecord);
@@ -102,6 +104,11 @@ bool Database::is_named_database(const MDB_val& key, const MDB_val& value) {
 
 bool Database::get(std::string_view key, MDB_val& value) const {
   MDB_val k = value_of(key);
+  if ((flags() & MDB_INTEGERKEY) != 0) {
+    // LMDB reads as many bytes of `key` as the keys of the database have.
+    Cursor first(*this);
+    if (!first.seek("") || first.key().mv_size != key.size()) return false;
+  }
   const int rc = mdb_get(txn_, dbi_, &k, &value);
   if (rc != MDB_NOTFOUND) check(rc);
   return rc == 0;

@@ -66,6 +66,7 @@ class Database {
 
  private:
   void close() noexcept;
+  unsigned flags() const;
 
   const std::string path_;
   const bool main_;

@@ -68,7 +68,7 @@ std::uint64_t Datum::elements() const noexcept {
 
 bool parse_datum(std::span<const std::byte> bytes, Datum& out) {
   out.channels = out.height = out.width = out.label = 0;
-  out.encoded = false;
+  out.encoded = out.has_data = false;
   out.data = {};
   out.floats.clear();
   Input in(bytes);
@@ -90,6 +90,7 @@ bool parse_datum(std::span<const std::byte> bytes, Datum& out) {
       out.encoded = n != 0;
     } else if (field == kData && type == kBytes) {
       if (!in.varint(n) || !in.take(n, out.data)) return false;
+      out.has_data = true;
     } else if (field == kFloats && (type == kBytes || type == kFixed32)) {
       std::span<const std::byte> piece;
       n = sizeof(float);

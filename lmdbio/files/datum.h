@@ -15,6 +15,7 @@ struct Datum {
   std::int32_t channels = 0, height = 0, width = 0;
   std::int32_t label = 0;
   bool encoded = false;             ///< `data` is a file such as JPEG
+  bool has_data = false;            ///< the field `data` exists; it may be empty
   std::span<const std::byte> data;  ///< pixels, or the encoded file
   /// Pieces of float_data, in their sequence: 32-bit numbers, little-endian.  One piece if the field is
   /// packed.

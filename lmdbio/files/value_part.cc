@@ -10,7 +10,7 @@ std::optional<std::string_view> contents_of(std::string_view value, ValuePart pa
   if (part == ValuePart::raw) return value;
   Datum datum;
   const auto* const bytes = reinterpret_cast<const std::byte*>(value.data());
-  if (!parse_datum({bytes, value.size()}, datum)) return std::nullopt;
+  if (!parse_datum({bytes, value.size()}, datum) || !datum.has_data) return std::nullopt;
   return std::string_view(reinterpret_cast<const char*>(datum.data.data()), datum.data.size());
 }
 

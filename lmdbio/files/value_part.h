@@ -12,7 +12,7 @@ enum class ValuePart : unsigned char {
 };
 
 /// Returns the contents of the file for a value, a part of its bytes.  Returns nothing if the value is not a
-/// Datum.  May throw bad_alloc.
+/// Datum, or a Datum without data.  May throw bad_alloc.
 std::optional<std::string_view> contents_of(std::string_view value, ValuePart part);
 
 }  // namespace lmdbio::files

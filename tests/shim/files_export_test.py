@@ -12,7 +12,7 @@ import tarfile
 import command_test
 import files_test
 import shimtest
-from files_test import damage_leaf, datum, key_of
+from files_test import FLOATS, damage_leaf, datum, key_of
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 import slowfs  # noqa: E402
@@ -111,10 +111,12 @@ class Tar(files_test.Case):
         self.assertEqual(self.members(self.output("export", "--tar", empty)), {})
 
     def test_datum(self):
-        path = self.write({b"%d" % i: datum(b"%d" % i * i) for i in range(50)} | {b"other": b"\x0f"})
+        path = self.write({b"%d" % i: datum(b"%d" % i * i) for i in range(50)} | {b"other": b"\x0f", b"floats": FLOATS,
+                                                                                         b"empty": datum(b"")})
         self.assertEqual(self.members(self.output("export", "--tar", "--value", "datum", "--suffix", ".jpg", path, status=1)),
-                         {b"%d.jpg" % i: b"%d" % i * i for i in range(50)})
+                         {b"%d.jpg" % i: b"%d" % i * i for i in range(50)} | {b"empty.jpg": b""})
         self.assertIn("other.jpg: not a Datum", self.errors)
+        self.assertIn("floats.jpg: not a Datum, or a Datum without data", self.errors)
 
     def test_values_larger_than_memory(self):
         path = self.write({b"%d" % i: b"x" * (3 << 20) for i in range(10)})
@@ -129,6 +131,23 @@ class Tar(files_test.Case):
         found = self.members(self.output("export", "--tar", path, status=1))
         self.assertEqual(found, {k: v for k, v in keys.items() if k not in lost})
         self.assertIn(f"left out: {len(lost)}\n", self.errors)
+
+    def test_damaged_below_directories(self):
+        """The record that would be in place of a directory is looked up in the damaged page."""
+        keys = {b"dir%03d/f%04d" % (i // 10, i): b"%04d" % i * 100 for i in range(3000)}
+        path = self.write(keys)
+        lost = damage_leaf(self, path)
+        # Some directory begins in the page, and goes on after it.
+        self.assertTrue({k[:6] for k in lost} & {k[:6] for k in keys if k > max(lost)})
+        found = self.members(self.output("export", "--tar", path, status=1))
+        self.assertEqual(found, {k: v for k, v in keys.items() if k not in lost})
+        self.assertIn(f"left out: {len(lost)}\n", self.errors)
+
+    def test_records_below_the_name_of_a_named_database(self):
+        path = self.write({b"train/x": b"1", b"file": b"2", b"file/x": b"3"})
+        self.write({b"k": b"v"}, name=b"train", path=path)
+        self.assertEqual(self.members(self.output("export", "--tar", path, status=1)), {b"train/x": b"1", b"file": b"2"})
+        self.assertEqual(self.errors.count("is a file"), 1)
 
     def test_truncated(self):
         path = self.write({b"%04d" % i: bytes([i % 251]) * 9000 for i in range(900)})

@@ -41,6 +41,9 @@ def datum(data, encoded=True):
     return b"\x08\x03\x22" + varint(len(data)) + data + b"\x28\x07\x38" + bytes([encoded])
 
 
+FLOATS = b"\x08\x01\x10\x01\x18\x02\x32\x08" + struct.pack("<2f", 1.5, 2.5)  # a Datum that has float_data only
+
+
 def damage_leaf(case, path):
     """Overwrites one of the leaf pages, not the first.  Returns the keys that it had."""
     with open(path + "/data.mdb", "r+b") as f:
@@ -158,9 +161,15 @@ class Ls(Case):
         self.assertLess(fs.counters()["read"]["bytes"], records * value / 4)
 
     def test_damaged(self):
-        path = self.write({b"%04d" % i: b"v" * 500 for i in range(2000)})
-        damage_leaf(self, path)
-        self.assertIn("MDB_CORRUPTED", self.lmdbio("ls", path, status=2).stderr)
+        keys = [b"%04d" % i for i in range(2000)]
+        path = self.write({k: b"v" * 500 for k in keys})
+        first = min(damage_leaf(self, path))
+        before = [k for k in keys if k < first]
+        self.assertEqual(self.output("ls", path, status=2), b"".join(k + b"\n" for k in before))
+        self.assertIn("MDB_CORRUPTED", self.errors)
+        listed = json.loads(self.output("ls", "--json", path, status=2))
+        self.assertEqual([r["name"].encode() for r in listed["records"]], before)
+        self.assertIn("MDB_CORRUPTED", listed["error"])
 
 
 class Cat(Case):
@@ -174,10 +183,32 @@ class Cat(Case):
         self.assertIn("no key none", self.lmdbio("cat", path, "none", status=1).stderr)
 
     def test_datum(self):
-        path = self.write({b"a": datum(b"JPEG" * 100), b"b": b"\x0f"})
+        path = self.write({b"a": datum(b"JPEG" * 100), b"b": b"\x0f", b"floats": FLOATS, b"empty": datum(b"")})
         self.assertEqual(self.output("cat", path, "a", "--value", "datum"), b"JPEG" * 100)
         self.assertEqual(self.output("cat", path, "a"), datum(b"JPEG" * 100))
         self.assertIn("not a Datum", self.lmdbio("cat", path, "b", "--value", "datum", status=2).stderr)
+        self.assertIn("without data", self.lmdbio("cat", path, "floats", "--value", "datum", status=2).stderr)
+        self.assertEqual(self.output("cat", path, "empty", "--value", "datum"), b"")
+
+    def test_integer_keys(self):
+        for form in ("<I", "<Q"):
+            records = {struct.pack(form, i): b"%d" % i for i in (0x2F61, 0x622F61, 0x01010101)}
+            path = self.write(records, flags=INTEGERKEY)
+            for name in self.output("ls", "-0", path).split(b"\0")[:-1]:
+                self.assertEqual(self.output("cat", path, name), records[key_of(name)])
+            # A key that is shorter or longer, whose bytes beside it may make a key.
+            for name in (b"a", b"a/", b"a%2F", struct.pack(form, 0x01010101).replace(b"\0", b"%00") + b"x", b"\1\1\1\1\1\1\1", b"\1\1\1"):
+                self.assertEqual(self.output("cat", path, name, status=1), b"", name)
+            self.assertEqual(self.output("cat", self.write({}, name=b"none", flags=INTEGERKEY), "--db", "none", "a", status=1), b"")
+        # export looks up the directories of names.
+        path = self.write({k.ljust(8, b"\0"): k for k in (b"abc", b"abc/d", b"abc/xyz")}, flags=INTEGERKEY)
+        self.assertEqual(self.output("export", "--tar", path).count(b"ustar"), 3)
+
+    def test_named_database(self):
+        path = self.database()
+        self.assertEqual(self.output("cat", path, "plain", status=1), b"")
+        self.assertIn("a named database", self.errors)
+        self.assertEqual(self.output("cat", path, "beside"), b"the named ones")
 
     def test_other_files(self):
         self.assertIn("data.mdb", self.lmdbio("cat", self.dir, "a", status=2).stderr)
