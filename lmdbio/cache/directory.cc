@@ -14,6 +14,7 @@
 #include <string_view>
 #include <utility>
 
+#include "lmdbio/base/boot_id.h"
 #include "lmdbio/cache/table.h"
 
 #define XXH_INLINE_ALL
@@ -89,10 +90,8 @@ void read_table(int directory, ImageFacts& f) {
 
 // Returns a number that identifies this start of the machine.
 std::uint64_t boot_number() noexcept {
-  char text[64] = "";
-  const UniqueFd fd(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
-  const ssize_t n = fd ? ::read(fd.get(), text, sizeof text) : 0;
-  return ::XXH3_64bits(text, n > 0 ? static_cast<std::size_t>(n) : 0);
+  const BootId id;
+  return ::XXH3_64bits(id.text().data(), id.text().size());
 }
 
 }  // namespace

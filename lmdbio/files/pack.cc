@@ -23,10 +23,18 @@ namespace {
 /// The largest key of stock LMDB as it is usually built, in bytes (mdb_env_get_maxkeysize).
 constexpr std::size_t kMostKeyBytes = 511;
 
+std::vector<std::string> own_paths(const PackOptions& options) {
+  std::vector<std::string> out;
+  for (const std::string& database : {options.database, options.label_database})
+    if (!database.empty())
+      for (std::string& path : Partial::paths(database)) out.push_back(std::move(path));
+  return out;
+}
+
 class Packing {
  public:
   Packing(const PackOptions& options, const PackProgress& progress)
-      : options_(options), progress_(progress), list_(options.sources) {
+      : options_(options), progress_(progress), list_(options.sources, own_paths(options)) {
     list_.sort(options.order, kMostKeyBytes);
     if (!options.label_database.empty()) list_.need_labels();
     result_.left_out = list_.left_out();
@@ -42,21 +50,27 @@ class Packing {
     std::optional<Partial> labels;
     if (!options_.label_database.empty()) {
       labels.emplace(options_.label_database, mix(fingerprint));
-      write_labels(labels->directory(), page_bytes);
+      if (!labels->is_published()) write_labels(labels->directory(), page_bytes);
     }
     const std::vector<Shard> shards = plan_shards(list_.items(), page_bytes, options_.most_bytes);
     for (std::size_t i = 0; i < shards.size(); ++i) {
       char name[24] = "";
       if (options_.most_bytes != 0) (void)std::snprintf(name, sizeof name, "/%05zu", i);
-      if (options_.most_bytes != 0) std::filesystem::create_directory(partial.directory() + name);
-      write(partial.directory() + name, shards[i]);
+      if (!partial.is_published()) {
+        if (options_.most_bytes != 0) std::filesystem::create_directory(partial.directory() + name);
+        write(partial.directory() + name, shards[i]);
+      }
       result_.databases.push_back(options_.database + name);
     }
+    if (partial.is_published()) result_.resumed = result_.files;
+    // The states stay until both directories have their names, so that this call can be repeated.
     if (labels) {
-      labels->complete();
+      labels->publish();
       result_.databases.push_back(options_.label_database);
     }
-    partial.complete();
+    partial.publish();
+    partial.forget();
+    if (labels) labels->forget();
     return std::move(result_);
   }
 
@@ -120,7 +134,16 @@ class Packing {
 }  // namespace
 
 PackResult pack(const PackOptions& options, const PackProgress& progress) {
-  return Packing(options, progress).run();
+  try {
+    const auto absolute = [](const std::string& path) {
+      return std::filesystem::weakly_canonical(path + "/.");  // the same for "db", "db/" and "db/."
+    };
+    if (!options.label_database.empty() && absolute(options.database) == absolute(options.label_database))
+      throw Error(options.label_database + ": the labels need a database of their own");
+    return Packing(options, progress).run();
+  } catch (const std::filesystem::filesystem_error& e) {
+    throw Error(e.path1().native() + ": " + e.code().message());
+  }
 }
 
 }  // namespace lmdbio::files

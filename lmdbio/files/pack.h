@@ -31,8 +31,8 @@ using PackProgress = std::function<void(std::uint64_t done, std::uint64_t total)
 /// Writes the files in the order of their keys.  While it works, and after a failure, the database is in a
 /// directory with ".partial" after its name.  The next call with the same arguments and files continues
 /// there, unless the machine was started again meanwhile: then it begins again, because commits are not
-/// synced. Shards are directories 00000, 00001, ... in the database's directory.  Throws Error (database.h)
-/// and bad_alloc, and std::system_error and std::filesystem::filesystem_error.
+/// synced.  Shards are directories 00000, 00001, ... in the database's directory.  Throws Error (database.h)
+/// and bad_alloc, and std::system_error.
 PackResult pack(const PackOptions& options, const PackProgress& progress);
 
 }  // namespace lmdbio::files

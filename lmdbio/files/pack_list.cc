@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <memory>
 #include <utility>
 
@@ -36,11 +37,11 @@ std::string padded(std::uint64_t n, std::uint64_t count, std::size_t least) {
   return std::string(digits - std::min(digits, text.size()), '0') + text;
 }
 
-/// A directory on the way from the top to the one that is being listed.
-struct Ancestor {
+/// What a file or directory is, whatever its path.
+struct Identity {
   dev_t device;
   ino_t inode;
-  friend bool operator==(const Ancestor&, const Ancestor&) = default;
+  friend bool operator==(const Identity&, const Identity&) = default;
 };
 
 struct CloseDirectory {
@@ -50,8 +51,13 @@ struct CloseDirectory {
 /// Lists a directory tree.
 class TreeLister {
  public:
-  TreeLister(const std::string& top, int fd, std::vector<std::string>& left_out)
-      : top_(top), fd_(fd), left_out_(left_out) {}
+  TreeLister(const std::string& top, int fd, std::span<const std::string> own,
+             std::vector<std::string>& left_out)
+      : top_(top), fd_(fd), left_out_(left_out) {
+    struct stat st {};
+    for (const std::string& path : own)
+      if (::stat(path.c_str(), &st) == 0) own_.push_back({st.st_dev, st.st_ino});
+  }
 
   /// Calls `found` with the name and the size of each file.
   template <class Found>
@@ -61,7 +67,7 @@ class TreeLister {
     if (opened < 0) fail(path, errno);
     struct stat st {};
     if (::fstat(opened, &st) != 0) fail(path, errno);
-    const Ancestor self{st.st_dev, st.st_ino};
+    const Identity self{st.st_dev, st.st_ino};
     const std::unique_ptr<DIR, CloseDirectory> dir(::fdopendir(opened));
     if (dir == nullptr) fail(path, errno);
     if (std::find(above_.begin(), above_.end(), self) != above_.end())
@@ -77,6 +83,7 @@ class TreeLister {
       if (part == "." || part == "..") continue;
       std::string child = name.empty() ? std::string(part) : name + "/" + std::string(part);
       if (::fstatat(opened, e->d_name, &st, 0) != 0) fail(top_ + "/" + child, errno);
+      if (std::find(own_.begin(), own_.end(), Identity{st.st_dev, st.st_ino}) != own_.end()) continue;
       if (S_ISDIR(st.st_mode))
         directories.push_back(std::move(child));
       else if (S_ISREG(st.st_mode))
@@ -92,18 +99,19 @@ class TreeLister {
   const std::string& top_;
   const int fd_;
   std::vector<std::string>& left_out_;
-  std::vector<Ancestor> above_;
+  std::vector<Identity> own_;
+  std::vector<Identity> above_;  ///< the directories from the top to the one that is being listed
 };
 
 }  // namespace
 
-PackList::PackList(const std::vector<std::string>& sources) {
+PackList::PackList(const std::vector<std::string>& sources, std::span<const std::string> own) {
   struct stat st {};
   for (const std::string& path : sources) {
     if (::stat(path.c_str(), &st) != 0) fail(path, errno);
     if (S_ISDIR(st.st_mode) && sources.size() > 1) throw Error(path + ": a directory is packed alone");
     if (S_ISDIR(st.st_mode))
-      list_directory(path);
+      list_directory(path, own);
     else if (S_ISREG(st.st_mode))
       list_archive(path);
     else
@@ -118,11 +126,11 @@ void PackList::add(PackItem item, std::string_view name) {
   items_.push_back(std::move(item));
 }
 
-void PackList::list_directory(const std::string& path) {
+void PackList::list_directory(const std::string& path, std::span<const std::string> own) {
   paths_.push_back(path);
   directory_.reset(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory_) fail(path, errno);
-  TreeLister(path, directory_.get(), left_out_).list("", [this](std::string name, std::uint64_t size) {
+  TreeLister(path, directory_.get(), own, left_out_).list("", [this](std::string name, std::uint64_t size) {
     PackItem item;
     item.name = name;
     item.size = size;
@@ -209,7 +217,7 @@ std::uint64_t PackList::fingerprint() const {
       add(word);
     }
   };
-  for (const std::string& p : paths_) add_text(p);
+  for (const std::string& p : paths_) add_text(std::filesystem::canonical(p).native());
   for (const PackItem& i : items_) {
     add_text(i.key);
     add(i.size);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,7 +35,8 @@ struct PackOrder {
 class PackList {
  public:
   /// Lists a directory with all that is below it, or one or more tar archives.  Follows symbolic links.
-  explicit PackList(const std::vector<std::string>& sources);
+  /// Passes over `own`, paths of what is being packed, which may be in the directory, and may not exist.
+  PackList(const std::vector<std::string>& sources, std::span<const std::string> own);
   PackList(const PackList&) = delete;
   PackList& operator=(const PackList&) = delete;
 
@@ -47,13 +49,14 @@ class PackList {
   void sort(const PackOrder& order, std::size_t most_key_bytes);
   /// Throws Error if an item has no label.
   void need_labels() const;
-  /// Returns a number that changes if the keys, sizes or sources change.
+  /// Returns a number that changes if the keys, sizes or sources change.  Different paths of one source have
+  /// the same number.
   std::uint64_t fingerprint() const;
   /// Sets `out` to the contents of an item.  Any thread.
   void read(const PackItem& item, std::string& out) const;
 
  private:
-  void list_directory(const std::string& path);
+  void list_directory(const std::string& path, std::span<const std::string> own);
   void list_archive(const std::string& path);
   void add(PackItem item, std::string_view name);
   std::string shown(const PackItem& item) const;

@@ -121,6 +121,8 @@ class Directory(Case):
         self.assertEqual(stock_records(db), sorted((b"%02d_f%02d/x" % (i, i), b"%d" % i) for i in range(12)))
         with open(root + "/top", "wb"):
             pass
+        db = self.out
+        self.assertIn("need a database of their own", self.pack(root, db, "--label-db", db + "/.", status=2).stderr)
         self.assertIn("top: in no folder", self.pack(root, self.out, "--label-keys", status=2).stderr)
         self.assertIn("top: in no folder", self.pack(root, self.out, "--label-db", self.out, status=2).stderr)
 

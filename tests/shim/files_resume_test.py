@@ -2,6 +2,7 @@
 import fcntl
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -71,6 +72,69 @@ class Resumed(files_pack_test.Case):
                     self.assertEqual(sorted((k[9:], v) for k, v in found), sorted(files.items()))
                     self.assertEqual([k for k, _ in stock_records(self.dir + "/labels")], [k for k, _ in found])
 
+    def strace(self, call, nth, path, *args):
+        """Runs pack, and kills it at the nth call of a system call that has the path."""
+        strace = ["strace", "-f", "-qq", "-o", "/dev/null"]
+        try:
+            subprocess.run([*strace, "true"], check=True, stderr=subprocess.DEVNULL)
+        except (OSError, subprocess.CalledProcessError):
+            self.skipTest("no strace, or it is not allowed here")
+        # strace ends as the program that it has started; lmdbio replaces itself by lmdbio-files.
+        done = subprocess.run([*strace, "-P", path, "-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={nth}",
+                               shimtest.CONFIG["command"], "pack", *args], env=shimtest.environment("stock"),
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
+        self.assertEqual(done.returncode, -signal.SIGKILL, done.stderr)
+
+    def test_killed_at_the_end(self):
+        files = {b"a/%03d" % i: b"%d" % i * 100 for i in range(300)}
+        root, labels = self.tree(files), self.dir + "/labels"
+        for call, of_labels, state_only in (("rename", True, False), ("rename", False, False), ("unlink", False, True),
+                                            ("unlink", True, True)):
+            with self.subTest(call=call, of_labels=of_labels):
+                db = self.out
+                of = labels if of_labels else db
+                args = (root, db, "--label-db", labels)
+                self.strace(call, 1, of + (".partial.state" if state_only else ".partial"), *args)
+                self.assertEqual(os.path.exists(labels), not of_labels or state_only)
+                self.assertEqual(os.path.exists(db), state_only)
+                if state_only and of_labels:  # both are complete
+                    self.assertIn("exists already", self.pack(*args, status=2).stderr)
+                    self.assertIn(f'"lmdbio index {db}" writes it', self.pack(*args, status=2).stderr)
+                    self.lmdbio("index", db)
+                    self.assertNotIn("index", self.pack(*args, status=2).stderr)
+                else:
+                    # Other files are not taken for these.
+                    if state_only:
+                        self.assertIn("exists already", self.pack(*args, "--shuffle", "1", status=2).stderr)
+                    self.assertIn("; 300 of them were there already", self.pack(*args).stdout)
+                    self.assertFalse([f for f in os.listdir(self.dir) if "partial" in f])
+                    self.assertTrue(os.path.exists(labels + "/data.mdb.lmdbio-index"))
+                self.check(db, files)
+                self.assertEqual(stock_records(labels), [(k, b"0") for k in sorted(files)])
+                shutil.rmtree(labels)
+        # The state of a database that was removed meanwhile is of no matter.
+        self.assertEqual([f for f in os.listdir(self.dir) if "partial" in f], ["labels.partial.state"])
+        self.pack(root, self.out, "--shuffle", "1", "--label-db", labels)
+
+    def test_a_database_in_its_source(self):
+        root, files = self.tree(self.files()), self.files()
+        db, labels = root + "/00/db", root + "/labels"
+        args = (root, db, "--label-db", labels)
+        self.pack(*args, status=2, preexec_fn=command_test.file_size_limit(150 << 20))
+        self.assertRegex(self.pack(*args).stdout, r"; \d+ of them were there already")
+        self.check(db, files)
+        self.assertEqual(len(stock_records(labels)), len(files))
+
+    def test_other_paths_of_the_source(self):
+        root, db = self.partial()
+        os.symlink(root, self.dir + "/link")
+        limit = command_test.file_size_limit(151 << 20)
+        for same in (root + "/", self.dir + "/link", os.path.relpath(root)):
+            self.assertNotIn("other files", self.pack(same, db, status=2, preexec_fn=limit).stderr)
+        shutil.copytree(root, self.dir + "/copy")
+        self.assertIn("other files", self.pack(self.dir + "/copy", db, status=2).stderr)
+        self.assertRegex(self.pack(root + "/.", db).stdout, r"; \d+ of them were there already")
+
     def full(self, *args, **kwargs):
         """What a disk that is full does.  Returns the database, after it was continued with room."""
         files = self.files()
@@ -113,17 +177,17 @@ class Resumed(files_pack_test.Case):
 
     def test_after_a_restart_of_the_machine(self):
         root, db = self.partial()
-        state = db + ".partial/lmdbio-pack"
+        state = db + ".partial.state"
         with open(state, encoding="utf-8") as f:
             lines = f.read().split("\n")
         with open(state, "w", encoding="utf-8") as f:
-            f.write(lines[0] + "\nanother boot\n")
+            f.write("\n".join([lines[0], "another boot", *lines[2:]]))
         self.assertNotIn("there already", self.pack(root, db).stdout)
         self.check(db, self.files())
 
     def test_two_at_a_time(self):
         root, db = self.partial()
-        with open(db + ".partial/lmdbio-pack", "rb") as f:
+        with open(db + ".partial.state", "rb") as f:
             fcntl.flock(f, fcntl.LOCK_EX)
             self.assertIn("another process is packing", self.pack(root, db, status=2).stderr)
         self.pack(root, db)
@@ -134,6 +198,11 @@ class Resumed(files_pack_test.Case):
         self.assertIn("exists already", self.pack(root, db, status=2).stderr)
         os.mkdir(self.dir + "/x.partial")
         with open(self.dir + "/x.partial/mine", "wb"):
+            pass
+        self.assertIn("is not of lmdbio pack", self.pack(root, self.dir + "/x", status=2).stderr)
+        self.assertEqual(os.listdir(self.dir + "/x.partial"), ["mine"])
+        # A process was killed before it had written its state, and the directory is not its own.
+        with open(self.dir + "/x.partial.state", "wb"):
             pass
         self.assertIn("is not of lmdbio pack", self.pack(root, self.dir + "/x", status=2).stderr)
         self.assertEqual(os.listdir(self.dir + "/x.partial"), ["mine"])
