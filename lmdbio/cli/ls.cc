@@ -85,9 +85,10 @@ void add_ls(CLI::App& app, int& status) {
   sub->add_option("--range", options->range,
                   "list only keys from FIRST up to, but without, END; both may be empty")
       ->type_name("FIRST:END");
-  sub->add_flag("-l", options->sizes, "also print the sizes of values, in bytes");
-  sub->add_flag("-0,--null", options->zeros, "end each line with a byte 0 instead of a newline");
-  sub->add_flag("--json", options->json, "print one JSON object");
+  CLI::Option* const sizes = sub->add_flag("-l", options->sizes, "also print the sizes of values, in bytes");
+  CLI::Option* const zeros =
+      sub->add_flag("-0,--null", options->zeros, "end each line with a byte 0 instead of a newline");
+  sub->add_flag("--json", options->json, "print one JSON object")->excludes(sizes)->excludes(zeros);
   sub->callback([options, &status] { status = ls(*options); });
 }
 

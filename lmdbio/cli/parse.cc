@@ -24,6 +24,9 @@ int no_command(const CLI::App& app, const char* given) {
   return kUnusable;
 }
 
+/// Messages have names of files and keys, which may contain any bytes.
+void print_error(const char* what) { std::fprintf(stderr, "lmdbio: %s\n", masked(what).c_str()); }
+
 }  // namespace
 
 int parse(CLI::App& app, int argc, char** argv, const int& status) {
@@ -38,13 +41,13 @@ int parse(CLI::App& app, int argc, char** argv, const int& status) {
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? kClean : kUnusable;
   } catch (const Failure& e) {
-    std::fprintf(stderr, "lmdbio: %s\n", e.what());
+    print_error(e.what());
     return e.status();
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "lmdbio: out of memory\n");
     return kUnusable;
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "lmdbio: %s\n", e.what());
+    print_error(e.what());
     return kUnusable;
   }
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {

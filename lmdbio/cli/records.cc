@@ -13,6 +13,13 @@
 
 namespace lmdbio::cli {
 
+namespace {
+
+/// A colon in an end of a range.  Names of keys have it as it is.
+constexpr std::string_view kColon = "%3A";
+
+}  // namespace
+
 void add_database_options(CLI::App& app, std::string& path, std::string& name) {
   app.add_option("DB", path, "directory that contains data.mdb, or the data file")->required();
   app.add_option("--db", name, "use this named database instead of the main database")->type_name("NAME");
@@ -37,8 +44,14 @@ files::KeyRange key_range(const files::Database& database, const std::string& pr
   if (!prefix.empty()) out = files::KeyRange::of_prefix(files::key_of(prefix));
   if (range.empty()) return out;
   const std::size_t colon = range.find(':');
-  if (colon == std::string::npos) throw Failure(range + ": a range is FIRST:END");
-  return out & files::KeyRange{files::key_of(range.substr(0, colon)), files::key_of(range.substr(colon + 1))};
+  if (colon == std::string::npos)
+    throw Failure(range + ": a range is FIRST:END, with %3A for a colon in one of them");
+  const auto key = [](std::string name) {
+    for (std::size_t at = 0; (at = name.find(kColon, at)) != std::string::npos; ++at)
+      name.replace(at, kColon.size(), ":");
+    return files::key_of(name);
+  };
+  return out & files::KeyRange{key(range.substr(0, colon)), key(range.substr(colon + 1))};
 }
 
 void check_output(int error) {

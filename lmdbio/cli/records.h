@@ -16,8 +16,9 @@ namespace lmdbio::cli {
 void add_database_options(CLI::App& app, std::string& path, std::string& name);
 void add_value_option(CLI::App& app, files::ValuePart& part);
 
-/// Returns the range of keys for the arguments PREFIX and A:B, which are names (files/names.h).  `prefix` and
-/// `range` may be empty.  Throws Failure if `range` has no colon, or if the database has another order.
+/// Returns the range of keys for the arguments PREFIX and A:B, which are names (files/names.h).  In A:B, a
+/// colon of a name is %3A.  `prefix` and `range` may be empty.  Throws Failure if `range` has no colon, or if
+/// the database has another order.
 files::KeyRange key_range(const files::Database& database, const std::string& prefix,
                           const std::string& range);
 

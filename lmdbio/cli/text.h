@@ -45,18 +45,21 @@ inline std::string percent_text(double part, double whole) {
   return whole == 0 ? "-" : format_text("%.1f %%", 100 * part / whole);
 }
 
-/// Returns a name with \xHH in place of a backslash and of bytes that are not printable ASCII, which a
-/// terminal might interpret.  Names may contain any bytes.
-inline std::string printable(std::string_view name) {
+/// Returns a text with \xHH in place of bytes that are not printable ASCII, which a terminal might interpret,
+/// and of the characters in `also`.
+inline std::string masked(std::string_view text, std::string_view also = {}) {
   std::string out;
-  for (const char c : name) {
+  for (const char c : text) {
     const auto u = static_cast<unsigned char>(c);
-    if (u < 0x20 || u >= 0x7f || c == '\\')
+    if (u < 0x20 || u >= 0x7f || also.find(c) != std::string_view::npos)
       out += format_text("\\x%02x", u);
     else
       out += c;
   }
   return out;
 }
+
+/// Returns a name as masked() does, with backslashes masked as well.  Names may contain any bytes.
+inline std::string printable(std::string_view name) { return masked(name, "\\"); }
 
 }  // namespace lmdbio::cli

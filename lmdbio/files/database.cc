@@ -1,6 +1,5 @@
 #include "lmdbio/files/database.h"
 
-#include <string.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,7 +46,7 @@ Database::Database(const std::string& path, const std::string& name) : path_(pat
       flags |= MDB_NOSUBDIR;
     }
     if (::stat(file.c_str(), &file_) != 0)
-      throw Error(path + ": " + (file == path ? ::strerrordesc_np(errno) : "no data.mdb in this directory"));
+      throw Error(path + ": " + (file == path ? error_text(errno) : "no data.mdb in this directory"));
     check(mdb_env_create(&env_));
     check(mdb_env_set_maxdbs(env_, kOpenDatabases));
     check(mdb_env_open(env_, place.c_str(), flags, 0644));

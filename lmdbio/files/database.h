@@ -2,6 +2,7 @@
 #pragma once
 
 #include <lmdb.h>
+#include <string.h>
 #include <sys/stat.h>
 
 #include <cstdint>
@@ -16,6 +17,12 @@ class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+/// Returns the text for an errno.
+inline std::string error_text(int error) {
+  const char* const text = ::strerrordesc_np(error);
+  return text != nullptr ? text : "error " + std::to_string(error);
+}
 
 inline MDB_val value_of(std::string_view bytes) noexcept {
   return {bytes.size(), const_cast<char*>(bytes.data())};

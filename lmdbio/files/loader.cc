@@ -33,9 +33,18 @@ void Loader::work() {
              (ahead_bytes_ < kAheadBytes && slots_.size() < kAheadItems);
     });
     if (ends_ || taken_ == end_) return;
-    const std::size_t item = taken_++;
     // References to elements of a deque stay valid while others are added and removed at its ends.
-    Slot& slot = slots_.emplace_back();
+    Slot* added = nullptr;
+    try {
+      added = &slots_.emplace_back();
+    } catch (...) {
+      failure_ = std::current_exception();
+      ends_ = true;
+      ready_.notify_one();
+      return;
+    }
+    Slot& slot = *added;
+    const std::size_t item = taken_++;
     slot.bytes = size_(item);
     ahead_bytes_ += slot.bytes;
     lock.unlock();
@@ -52,7 +61,8 @@ void Loader::work() {
 
 std::string Loader::next() {
   std::unique_lock lock(mutex_);
-  ready_.wait(lock, [this] { return !slots_.empty() && slots_.front().ready; });
+  ready_.wait(lock, [this] { return slots_.empty() ? failure_ != nullptr : slots_.front().ready; });
+  if (slots_.empty()) std::rethrow_exception(failure_);
   Slot slot = std::move(slots_.front());
   slots_.pop_front();
   ++given_;

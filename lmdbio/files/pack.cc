@@ -43,7 +43,6 @@ class Packing {
   }
 
   PackResult run() {
-    refuse_inside_source();
     const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
     const std::uint64_t fingerprint = mix(list_.fingerprint() ^ options_.most_bytes);
     Partial partial(options_.database, fingerprint);
@@ -75,18 +74,6 @@ class Packing {
   }
 
  private:
-  /// A database in the directory that is packed would be among the files the next time.
-  void refuse_inside_source() const {
-    namespace fs = std::filesystem;
-    if (!fs::is_directory(options_.sources[0])) return;
-    const fs::path source = fs::canonical(options_.sources[0]);
-    for (const std::string& made : {options_.database, options_.label_database}) {
-      if (made.empty()) continue;
-      const fs::path place = fs::weakly_canonical(made);
-      if (std::mismatch(source.begin(), source.end(), place.begin(), place.end()).first == source.end())
-        throw Error(made + ": inside the directory that is packed");
-    }
-  }
   /// Returns the first item of a shard that is not written.
   std::size_t resume_at(const std::string& directory, const AppendWriter& writer, const Shard& shard) const {
     const std::uint64_t n = writer.committed();

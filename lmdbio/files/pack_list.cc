@@ -25,10 +25,7 @@ namespace {
 /// The largest value of LMDB, in bytes.
 constexpr std::uint64_t kMostValue = UINT32_MAX;
 
-[[noreturn]] void fail(const std::string& path, int error) {
-  const char* const text = ::strerrordesc_np(error);
-  throw Error(path + ": " + (text != nullptr ? text : "unknown error"));
-}
+[[noreturn]] void fail(const std::string& path, int error) { throw Error(path + ": " + error_text(error)); }
 
 /// Returns a number with leading zeros, so that numbers below `count` have the order of their texts.
 std::string padded(std::uint64_t n, std::uint64_t count, std::size_t least) {
@@ -82,7 +79,14 @@ class TreeLister {
       const std::string_view part = e->d_name;
       if (part == "." || part == "..") continue;
       std::string child = name.empty() ? std::string(part) : name + "/" + std::string(part);
-      if (::fstatat(opened, e->d_name, &st, 0) != 0) fail(top_ + "/" + child, errno);
+      if (::fstatat(opened, e->d_name, &st, 0) != 0) {
+        const int error = errno;
+        if (::fstatat(opened, e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISLNK(st.st_mode) ||
+            (error != ENOENT && error != ELOOP))
+          fail(top_ + "/" + child, error);
+        left_out_.push_back(top_ + "/" + child + ": a symbolic link to nothing");
+        continue;
+      }
       if (std::find(own_.begin(), own_.end(), Identity{st.st_dev, st.st_ino}) != own_.end()) continue;
       if (S_ISDIR(st.st_mode))
         directories.push_back(std::move(child));
@@ -147,7 +151,9 @@ void PackList::list_archive(const std::string& path) {
   read_tar(archives_.back().get(), path, [&](TarEntry e) {
     if (e.is_directory()) return;
     if (!e.is_file()) {
-      left_out_.push_back(path + ": " + e.name + ": not a regular file");
+      left_out_.push_back(
+          path + ": " + e.name +
+          (e.is_sparse() ? ": a sparse file, which is not supported" : ": not a regular file"));
       return;
     }
     PackItem item;

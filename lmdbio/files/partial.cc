@@ -1,7 +1,6 @@
 #include "lmdbio/files/partial.h"
 
 #include <fcntl.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -33,13 +32,13 @@ std::string read_state(int fd) {
 /// Returns a line that a directory keeps when it is renamed.
 std::string identity(const std::string& path) {
   struct stat st {};
-  if (::stat(path.c_str(), &st) != 0) throw Error(path + ": " + ::strerrordesc_np(errno));
+  if (::stat(path.c_str(), &st) != 0) throw Error(path + ": " + error_text(errno));
   return std::to_string(st.st_dev) + " " + std::to_string(st.st_ino) + "\n";
 }
 
 void sync_directory(const std::string& path) {
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd || ::fsync(fd.get()) != 0) throw Error(path + ": " + ::strerrordesc_np(errno));
+  if (!fd || ::fsync(fd.get()) != 0) throw Error(path + ": " + error_text(errno));
 }
 
 [[noreturn]] void fail_existing(const std::string& path) {
@@ -58,7 +57,7 @@ std::array<std::string, 3> Partial::paths(const std::string& path) {
 
 Partial::Partial(const std::string& path, std::uint64_t fingerprint)
     : path_(paths(path)[0]), directory_(paths(path)[1]), state_path_(paths(path)[2]) {
-  const auto fail = [this](int error) { throw Error(state_path_ + ": " + ::strerrordesc_np(error)); };
+  const auto fail = [this](int error) { throw Error(state_path_ + ": " + error_text(error)); };
   const auto exists = [](const std::string& p) { return fs::exists(fs::symlink_status(p)); };
   const bool had_state = exists(state_path_);
   if (!had_state && exists(path_)) fail_existing(path_);

@@ -1,6 +1,6 @@
 #include "lmdbio/files/tar_reader.h"
 
-#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ class Headers {
       begin_ = offset;
       buffer_.resize(std::max(size, kAhead));
       const std::int64_t n = read_at(fd_, offset, buffer_.data(), buffer_.size());
-      if (n < 0) throw Error(path_ + ": cannot be read: " + ::strerrordesc_np(static_cast<int>(-n)));
+      if (n < 0) throw Error(path_ + ": cannot be read: " + error_text(static_cast<int>(-n)));
       buffer_.resize(static_cast<std::size_t>(n));
       if (buffer_.size() < size) fail(offset, "the archive is truncated");
     }
@@ -79,7 +79,8 @@ bool checksum_is_right(std::string_view block) {
 struct Extended {
   std::optional<std::string> name;
   std::optional<std::uint64_t> size;
-  bool sparse = false;
+  bool sparse = false, name_of_sparse = false;
+  bool any = false;
 };
 
 bool read_pax(std::string_view records, Extended& out) {
@@ -97,7 +98,11 @@ bool read_pax(std::string_view records, Extended& out) {
     const std::size_t equals = record.find('=');
     if (equals == std::string_view::npos) return false;
     const std::string_view key = record.substr(0, equals), value = record.substr(equals + 1);
-    if (key == "path") out.name = value;
+    if (key == "path" && !out.name_of_sparse) out.name = value;
+    if (key == "GNU.sparse.name") {  // the path is a made-up name then
+      out.name = value;
+      out.name_of_sparse = true;
+    }
     if (key.starts_with("GNU.sparse.")) out.sparse = true;
     if (key != "size") continue;
     std::uint64_t n = 0;
@@ -146,7 +151,10 @@ std::int64_t read_at(int fd, std::uint64_t offset, char* out, std::size_t size) 
 void read_tar(int fd, const std::string& path, const std::function<void(TarEntry)>& found) {
   Headers headers(fd, path);
   Extended extended;
+  struct stat st {};
+  if (::fstat(fd, &st) != 0) throw Error(path + ": cannot be read: " + error_text(errno));
   for (std::uint64_t at = 0;;) {
+    if (at != 0 && at == static_cast<std::uint64_t>(st.st_size) && !extended.any) return;
     const std::string_view block = headers.at(at, kTarBlock);
     if (block.find_first_not_of('\0') == std::string_view::npos) return;
     if (at == 0 && (block.starts_with("\x1f\x8b") || block.starts_with("BZh") ||
@@ -159,16 +167,22 @@ void read_tar(int fd, const std::string& path, const std::function<void(TarEntry
     if (!size) headers.fail(at, "a damaged header");
     const char type = block[156];
     TarEntry entry{name_of(block), type == '\0' || type == '7' ? '0' : type, at + kTarBlock, *size};
-    std::uint64_t bytes = *size;
+    std::uint64_t bytes = *size, contents_at = entry.offset;
+    bool map_goes_on = type == 'S' && block[482] != 0;
     if (type == 'x' || type == 'g' || type == 'L' || type == 'K') {
       if (bytes > kMostHeader) headers.fail(at, "a header that is too long");
       const std::string_view contents = headers.at(entry.offset, static_cast<std::size_t>(bytes));
       if (type == 'x' && !read_pax(contents, extended)) headers.fail(at, "a damaged pax header");
       if (type == 'L') extended.name = std::string(text(contents));
+      extended.any = type != 'g';
     } else {
       if (extended.name) entry.name = *extended.name;
       if (extended.size) entry.size = bytes = *extended.size;
-      if (extended.sparse || type == 'S') headers.fail(at, "a sparse file, which is not supported");
+      if (extended.sparse) entry.type = 'S';
+      while (map_goes_on) {  // blocks of GNU's old format, between header and contents
+        map_goes_on = headers.at(contents_at, kTarBlock)[504] != 0;
+        contents_at += kTarBlock;
+      }
       extended = {};
       if (entry.is_file() && entry.name.ends_with('/')) entry.type = '5';  // before POSIX
       if (!entry.is_file()) entry.size = 0;
@@ -177,7 +191,7 @@ void read_tar(int fd, const std::string& path, const std::function<void(TarEntry
       found(std::move(entry));
     }
     if (bytes > kMostSize) headers.fail(at, "a damaged header");
-    at += kTarBlock + bytes + tar_padding(bytes);
+    at = contents_at + bytes + tar_padding(bytes);
   }
 }
 

@@ -251,6 +251,11 @@ class Directory(files_test.Case):
         self.assertIn("a: File too large", errors)
         self.assertEqual(os.listdir(out), ["b"])
 
+    def test_messages_are_masked(self):
+        path = self.write({b"a": b"1"}, path=self.fresh("\x1b[2J"))
+        errors = self.lmdbio("cat", path, "no\x1b[2J", status=1).stderr
+        self.assertEqual(errors, f"lmdbio: {path}: no key no".replace("\x1b", "\\x1b") + "\\x1b[2J\n")
+
     def test_directory_that_cannot_be_made(self):
         path = self.write({b"a": b"1"})
         self.assertIn("No such file", self.lmdbio("export", path, self.dir + "/no/such", status=2).stderr)

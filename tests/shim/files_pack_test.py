@@ -167,8 +167,12 @@ class Directory(Case):
         self.assertIn("pipe: not a regular file", self.pack(root, db, status=1).stderr)
         self.assertEqual(stock_records(db), [(b"a", b"1")])
         os.symlink("none", root + "/dangling")
-        self.assertIn("dangling: No such file", self.pack(root, self.out, status=2).stderr)
-        os.unlink(root + "/dangling")
+        os.symlink("self", root + "/self")
+        db = self.out
+        errors = self.pack(root, db, status=1).stderr
+        for name in ("dangling", "self"):
+            self.assertIn(f"{name}: a symbolic link to nothing", errors)
+        self.assertEqual(stock_records(db), [(b"a", b"1")])
         os.mkdir(root + "/d")
         os.symlink("..", root + "/d/up")
         self.assertIn("d/up: a symbolic link to a directory above it", self.pack(root, self.out, status=2).stderr)
@@ -191,10 +195,13 @@ class Directory(Case):
         self.assertFalse(os.path.exists(db))
 
     def test_usage(self):
-        root = self.tree({b"f/a": b"1"})
-        for name in ("db", "sub/../db/", "."):
-            self.assertIn("inside the directory", self.pack(root, f"{root}/{name}", status=2).stderr)
-        self.assertIn("inside the directory", self.pack(root, self.out, "--label-db", root + "/labels", status=2).stderr)
+        root = self.tree({b"a": b"1"})
+        # CLI11 would take words in brackets for lists.
+        os.rename(root, self.dir + "/[a,b]")
+        root, db = self.dir + "/[a,b]", os.path.join(self.dir, "[c,d]")
+        for words in (("[a,b]", "[c,d]"), ("[a,b]", "[c,d]2")):
+            self.lmdbio("pack", *words, cwd=self.dir)
+        self.assertEqual(stock_records(db), [(b"a", b"1")])
         for args in ((root,), (), (root, root + "2", self.out), (root, self.out, "--max-size", "0"),
                      (root, self.out, "--max-size", "much")):
             self.pack(*args, status=2)
@@ -258,6 +265,31 @@ class Tar(Case):
         for name in "lhpc":
             self.assertIn(f"a.tar: {name}: not a regular file", errors)
         self.assertEqual(stock_records(db), [(b"f", b"")])
+
+    def test_sparse_files(self):
+        root = self.tree({b"after": b"1", b"before": b"2"})
+        with open(root + "/holes", "wb") as f:
+            for at in range(0, 60 << 16, 2 << 16):  # more pieces than one header has room for
+                f.seek(at)
+                f.write(b"x" * 4096)
+        for form in ("gnu", "pax --sparse-version=0.0", "pax --sparse-version=0.1", "pax --sparse-version=1.0"):
+            archive, db = os.path.join(self.dir, "s.tar"), self.out
+            subprocess.run(["tar", "-c", "--sparse", *f"--format={form}".split(), "-f", archive, "-C", root, "before", "holes", "after"],
+                           check=True)
+            self.assertLess(os.path.getsize(archive), 2 << 20)
+            self.assertIn("s.tar: holes: a sparse file", self.pack(archive, db, status=1).stderr, form)
+            self.assertEqual(stock_records(db), [(b"after", b"1"), (b"before", b"2")], form)
+
+    def test_without_zeros_at_the_end(self):
+        good = self.archive()
+        with tarfile.open(fileobj=io.BytesIO(good)) as tar:
+            last = tar.getmembers()[-1]
+        end = last.offset_data + (last.size + 511) // 512 * 512
+        self.assertEqual(self.packs(good[:end]), self.packs(good))
+        self.assertIn("truncated", self.packs(good[:end - 512])[1])
+        # After the header of a long name, the entry is missing.
+        long = [i for i in range(0, len(good), 512) if good[i:i + 13] == b"././@LongLink"][-1]
+        self.assertIn("truncated", self.packs(good[:long + 1024])[1])
 
     def archive(self):
         out = io.BytesIO()

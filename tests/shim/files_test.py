@@ -116,6 +116,14 @@ class Ls(Case):
         self.assertEqual(self.output("ls", path, "01", "--range", "0150:0160"), inside(lambda k: b"0150" <= k < b"0160"))
         self.assertEqual(self.output("ls", path, "none"), b"")
         self.assertEqual(self.output("ls", path, "--range", "2:1"), b"")
+        colons = {b"a:1": b"", b"a:2": b"", b"a": b"", b"b": b"", b"%3A": b""}
+        colon = self.write(colons)
+        self.assertEqual(self.output("ls", colon, "--range", "a%3A2:"), b"a:2\nb\n")
+        self.assertEqual(self.output("ls", colon, "--range", "a:a%3A2"), b"a\na:1\n")
+        self.assertEqual(self.output("ls", colon, "--range", "%253A:a"), b"%3A\n")
+        for other in ("-l", "-0"):
+            self.lmdbio("ls", path, "--json", other, status=2)
+        path = self.write(keys)
         self.assertIn("FIRST:END", self.lmdbio("ls", path, "--range", "x", status=2).stderr)
 
     def test_sizes_and_named_databases(self):
