@@ -82,6 +82,7 @@ class Diff {
   DiffVisitor& visitor_;
   DiffPages older_, newer_;
   std::vector<Named> named_;
+  std::uint64_t compared_bytes_ = 0;  ///< of values, of one side
 
   // The database that is compared.
   std::string_view name_;
@@ -214,6 +215,10 @@ Status Diff::emit(const Pair& p) {
     if (const Status st = value(true, p.newer, values[1]); !st.ok()) return st;
   if (plain[0] && plain[1]) {
     if (values[0].size() == values[1].size()) {
+      // No value has bytes of another one.
+      compared_bytes_ += values[0].size();
+      if (compared_bytes_ > newer_.pages() * newer_.view().page_size())
+        return newer_.corrupted(p.newer.page, "the values have more bytes than the snapshot");
       newer_.counters().compared_bytes += 2 * values[0].size();
       if (values[0].empty() || std::memcmp(values[0].data(), values[1].data(), values[0].size()) == 0)
         return {};

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -446,6 +447,56 @@ TEST(Diff, OneTreeForAllKeys) {
               MDB_CORRUPTED);
     EXPECT_LE(counters.pages, 2 * file.pages() + 2);
   }
+}
+
+// Many keys whose values are all in one long run of pages.
+TEST(Diff, OneValueForAllKeys) {
+  Held db;
+  db.write([](Held& d) {
+    for (unsigned i = 0; i < 100; ++i) d.put(key_of(i), std::string(5'000, 'v'));
+    d.put("long", std::string(2'000'000, 'v'));
+  });
+  db.hold();
+  const IndexedFile file = db.file();
+  const std::size_t size = file.pages() * file.page_size();
+  const window::WindowView good(file.page(0), 12, file.pages());
+  DiffCounters counters;
+  ASSERT_TRUE(
+      diff_snapshots({good, db.older, nullptr}, {good, db.older, nullptr}, {}, db.lines, counters, db.problem)
+          .ok());
+  EXPECT_EQ(counters.compared_bytes, 2u * (100 * 5'000 + 2'000'000));
+  std::vector<std::byte> bytes(file.page(0), file.page(0) + size);
+  // The sizes of a node are 8 bytes before its key, the number of its first page is behind the key.
+  struct Found {
+    std::size_t at, key;
+  };
+  std::vector<Found> values;
+  std::optional<Found> longest;
+  for (std::uint64_t p = 2; p < file.pages(); ++p) {
+    format::PageView page = format::PageView::none();
+    if (!format::PageView::open(file.page(p), 4096, format::Pgno{p}, page) || !page.is_leaf()) continue;
+    for (unsigned i = 0; i < page.count(); ++i) {
+      format::Node n;
+      unsigned flags;
+      std::size_t key, data;
+      if (!page.leaf_node(i, n, flags, key, data) || flags != format::kBigData) continue;
+      values.push_back({static_cast<std::size_t>(n.key() - file.page(0)), key});
+      if (data == 2'000'000) longest = values.back();
+    }
+  }
+  ASSERT_EQ(values.size(), 101u);
+  ASSERT_TRUE(longest);
+  for (const Found& v : values) {
+    std::memcpy(&bytes[v.at - 8], &bytes[longest->at - 8], 4);
+    std::memcpy(&bytes[v.at + v.key], &bytes[longest->at + longest->key], 8);
+  }
+  const window::WindowView view(bytes.data(), 12, file.pages());
+  counters = {};
+  EXPECT_EQ(
+      diff_snapshots({view, db.older, nullptr}, {view, db.older, nullptr}, {}, db.lines, counters, db.problem)
+          .raw(),
+      MDB_CORRUPTED);
+  EXPECT_LE(counters.compared_bytes, 2 * size);
 }
 
 TEST(Diff, EndsEarly) {
