@@ -2,7 +2,6 @@
 // records behind a key, and how they end early.  tests/diff/tree_commits_test.cc compares the results with
 // stock LMDB.
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <cerrno>
 #include <filesystem>
@@ -12,117 +11,16 @@
 #include <string>
 #include <vector>
 
-#include "lmdbio/gather/queues.h"
 #include "lmdbio/tree/diff.h"
 #include "lmdbio/tree/env.h"
-#include "tests/support/faulty_engine.h"
-#include "tests/support/indexed.h"
-#include "tests/support/lmdb_api.h"
-#include "tests/support/rng.h"
+#include "tests/support/held_database.h"
 
 namespace lmdbio::tree {
 namespace {
 
-namespace fs = std::filesystem;
+using testing::Held;
 using testing::IndexedFile;
-
-std::string text(Bytes b) { return {reinterpret_cast<const char*>(b.data()), b.size()}; }
-
-/// Writes each change as one line: +key=value, -key=value, or key=old>new.
-class Lines : public DiffVisitor {
- public:
-  bool record(const ChangedRecord& r) override {
-    const std::string key = (r.database.empty() ? "" : std::string(r.database) + "/") + text(r.key);
-    if (r.change == Change::inserted) lines.push_back("+" + key + "=" + text(r.newer));
-    if (r.change == Change::deleted) lines.push_back("-" + key + "=" + text(r.older));
-    if (r.change == Change::replaced) lines.push_back(key + "=" + text(r.older) + ">" + text(r.newer));
-    if (throws) throw std::runtime_error("thrown by the visitor");
-    return lines.size() < most;
-  }
-  void database(std::string_view name, Change change) override {
-    lines.push_back(std::string(change == Change::inserted ? "+" : "-") + std::string(name) + "/");
-  }
-  std::vector<std::string> lines;
-  std::size_t most = SIZE_MAX;
-  bool throws = false;
-};
-
-/// A database that stock LMDB writes, with its older snapshot held.
-class Held {
- public:
-  explicit Held(unsigned flags = 0) : lmdb_(test::load_lmdb("liblmdb.so.0")), flags_(flags) {
-    dir = ::testing::TempDir() + "lmdbio_diff_XXXXXX";
-    EXPECT_NE(::mkdtemp(dir.data()), nullptr);
-    EXPECT_EQ(lmdb_.env_create(&env_), 0);
-    lmdb_.env_set_maxdbs(env_, 4);
-    lmdb_.env_set_mapsize(env_, std::size_t{1} << 30);
-    EXPECT_EQ(lmdb_.env_open(env_, dir.c_str(), MDB_NOTLS | MDB_NOSYNC, 0644), 0);
-  }
-  ~Held() {
-    if (reader_ != nullptr) lmdb_.txn_abort(reader_);
-    lmdb_.env_close(env_);
-    fs::remove_all(dir);
-  }
-  /// Writes in one commit.  `name`: of the database; null: the main one.
-  void write(const std::function<void(Held&)>& body, const char* name = nullptr) {
-    ASSERT_EQ(lmdb_.txn_begin(env_, nullptr, 0, &txn_), 0);
-    ASSERT_EQ(lmdb_.dbi_open(txn_, name, flags_ | MDB_CREATE, &dbi_), 0);
-    body(*this);
-    ASSERT_EQ(lmdb_.txn_commit(txn_), 0);
-  }
-  void put(const std::string& key, const std::string& value) {
-    MDB_val k{key.size(), const_cast<char*>(key.data())}, v{value.size(), const_cast<char*>(value.data())};
-    ASSERT_EQ(lmdb_.put(txn_, dbi_, &k, &v, 0), 0);
-  }
-  void del(const std::string& key, const std::string& value = {}) {
-    MDB_val k{key.size(), const_cast<char*>(key.data())}, v{value.size(), const_cast<char*>(value.data())};
-    ASSERT_EQ(lmdb_.del(txn_, dbi_, &k, value.empty() ? nullptr : &v), 0);
-  }
-  /// Holds the newest snapshot as the older one.
-  void hold() {
-    if (reader_ != nullptr) lmdb_.txn_abort(reader_);
-    ASSERT_EQ(lmdb_.txn_begin(env_, nullptr, MDB_RDONLY, &reader_), 0);
-    older = file().snapshot();
-  }
-  /// Sets the flags with which write() opens a database.
-  void set_flags(unsigned flags) { flags_ = flags; }
-  void copy_compact(const std::string& to) {
-    fs::create_directory(to);
-    ASSERT_EQ(lmdb_.env_copy2(env_, to.c_str(), MDB_CP_COMPACT), 0);
-  }
-  IndexedFile file() const { return IndexedFile(dir + "/data.mdb"); }
-
-  Status diff(bool held = true, DiffOptions options = {}) {
-    const IndexedFile now = file();
-    newer = now.snapshot();
-    options.older_is_held = held;
-    counters = {};
-    lines.lines.clear();
-    return diff_snapshots(side(now, older), side(now, newer), options, lines, counters, problem);
-  }
-  static DiffSide side(const IndexedFile& f, const Snapshot& s) {
-    return {window::WindowView(f.page(0), 12, f.pages()), s, &f.file().buffered()};
-  }
-
-  std::string dir;
-  Snapshot older, newer;
-  Lines lines;
-  DiffCounters counters;
-  DiffProblem problem;
-
- private:
-  test::LmdbApi lmdb_;
-  unsigned flags_;
-  MDB_env* env_ = nullptr;
-  MDB_txn *txn_ = nullptr, *reader_ = nullptr;
-  MDB_dbi dbi_ = 0;
-};
-
-std::string key_of(unsigned i) {
-  char t[16];
-  (void)std::snprintf(t, sizeof t, "%08u", i);
-  return t;
-}
+using testing::key_of;
 
 using Strings = std::vector<std::string>;
 
@@ -243,6 +141,72 @@ TEST(Diff, NamedDatabasesThatComeAndGo) {
   EXPECT_EQ(record.entries, 1u);
   EXPECT_EQ(find_database(Held::side(file, db.older), "second", record, db.problem).raw(), MDB_NOTFOUND);
   EXPECT_EQ(find_database(Held::side(file, db.older), "f", record, db.problem).raw(), MDB_NOTFOUND);
+}
+
+TEST(Diff, ADatabaseThatWasMadeAgainWithOtherFlags) {
+  Held db;
+  const auto fill = [](Held& d) {
+    d.put("ab", "1");
+    d.put("ba", "1");
+  };
+  db.write(fill, "n");
+  db.hold();
+  db.write([](Held& d) { d.drop(); }, "n");
+  db.write(fill, "n", MDB_REVERSEKEY);
+  const std::string_view only = "n";
+  DiffOptions options;
+  for (const bool one : {false, true}) {
+    options.only = one ? &only : nullptr;
+    for (const bool held : {true, false}) {
+      ASSERT_TRUE(db.diff(held, options).ok()) << db.problem.reason;
+      EXPECT_EQ(db.lines.lines, (Strings{"!n/", "-n/ab=1", "-n/ba=1", "+n/ba=1", "+n/ab=1"}));
+    }
+  }
+}
+
+TEST(Diff, IntegerKeysOfAnotherSize) {
+  Held db(MDB_INTEGERKEY);
+  const auto put = [](std::size_t size) {
+    return [size](Held& d) {
+      for (const char first : {'\1', '\2'}) d.put(first + std::string(size - 1, '\0'), "v");
+    };
+  };
+  db.write(put(4));
+  db.hold();
+  db.write([](Held& d) {
+    for (const char first : {'\1', '\2'}) d.del(first + std::string(3, '\0'));
+  });
+  db.write(put(8));
+  for (const bool held : {true, false}) {
+    ASSERT_TRUE(db.diff(held).ok()) << db.problem.reason;
+    ASSERT_EQ(db.lines.lines.size(), 4u);
+    for (const std::string& line : db.lines.lines) {
+      EXPECT_EQ(line.size(), line[0] == '-' ? 7u : 11u);
+    }
+  }
+}
+
+TEST(Diff, ARecordThatBecomesADatabase) {
+  Held db;
+  db.write([](Held& d) { d.put("x", "plain"); });
+  db.hold();
+  db.write([](Held& d) { d.del("x"); });
+  db.write([](Held& d) { d.put("k", "1"); }, "x");
+  for (const bool held : {true, false}) {
+    ASSERT_TRUE(db.diff(held).ok());
+    EXPECT_EQ(db.lines.lines, (Strings{"-x=plain", "+x/", "+x/k=1"}));
+  }
+  const IndexedFile file = db.file();
+  format::DbRecord record;
+  EXPECT_EQ(find_database(Held::side(file, db.older), "x", record, db.problem).raw(), MDB_NOTFOUND);
+  EXPECT_TRUE(find_database(Held::side(file, db.newer), "x", record, db.problem).ok());
+  db.hold();
+  db.write([](Held& d) { d.drop(); }, "x");
+  db.write([](Held& d) { d.put("x", "again"); });
+  for (const bool held : {true, false}) {
+    ASSERT_TRUE(db.diff(held).ok());
+    EXPECT_EQ(db.lines.lines, (Strings{"+x=again", "-x/", "-x/k=1"}));
+  }
 }
 
 TEST(Diff, ACompactedCopyIsTheSame) {
@@ -497,105 +461,6 @@ TEST(Diff, OneValueForAllKeys) {
           .raw(),
       MDB_CORRUPTED);
   EXPECT_LE(counters.compared_bytes, 2 * size);
-}
-
-TEST(Diff, EndsEarly) {
-  Held db;
-  db.write([](Held& d) { d.put("a", "1"); });
-  db.hold();
-  db.write([](Held& d) {
-    for (unsigned i = 0; i < 1'000; ++i) d.put(key_of(i), "v");
-  });
-  db.lines.most = 5;
-  EXPECT_EQ(db.diff().raw(), ECANCELED);
-  EXPECT_EQ(db.lines.lines.size(), 5u);
-  db.lines.most = SIZE_MAX;
-  const std::atomic<bool> cancelled{true};
-  DiffOptions options;
-  options.cancelled = &cancelled;
-  EXPECT_EQ(db.diff(true, options).raw(), ECANCELED);
-  EXPECT_EQ(db.lines.lines, Strings{});
-  db.lines.throws = true;
-  EXPECT_THROW((void)db.diff(), std::runtime_error);
-}
-
-// Every page of a database with all kinds of nodes, damaged at random: an error or some result, and no access
-// outside the file.
-TEST(Diff, DamagedPages) {
-  for (const unsigned flags : {0u, unsigned{MDB_DUPSORT}, unsigned{MDB_DUPSORT | MDB_DUPFIXED}}) {
-    Held db(flags);
-    const auto fill = [&](Held& d) {
-      for (unsigned i = 0; i < 300; ++i) d.put(key_of(i % 40), key_of(i * 31));
-      if (flags == 0) d.put("big", std::string(20'000, 'x'));
-      for (unsigned i = 0; i < 2'000 && flags != 0; ++i) d.put("many", key_of(i));
-    };
-    if (flags == 0) db.write(fill, "named");
-    db.write(fill);
-    db.hold();
-    db.write([&](Held& d) {
-      for (unsigned i = 0; i < 40; i += 3) d.put(key_of(i), "00changed"), d.put("x" + key_of(i), "00000000");
-    });
-    const IndexedFile file = db.file();
-    const std::size_t size = file.pages() * file.page_size();
-    const std::vector<std::byte> good(file.page(0), file.page(0) + size);
-    test::Rng rng(flags + 1);
-    unsigned failed = 0;
-    for (unsigned round = 0; round < 3'000; ++round) {
-      std::vector<std::byte> bytes = good;
-      for (unsigned n = 1 + rng.below(3); n > 0; --n) {
-        // Mostly headers and slots.
-        const std::size_t page = (2 + rng.below(file.pages() - 2)) * 4096;
-        const std::size_t at = page + (rng.percent(70) ? rng.below(64) : rng.below(4096));
-        bytes[at] = static_cast<std::byte>(rng.next());
-      }
-      const window::WindowView view(bytes.data(), 12, file.pages());
-      DiffOptions options;
-      options.older_is_held = rng.percent(50);
-      Lines lines;
-      DiffCounters counters;
-      DiffProblem problem;
-      const Status st = diff_snapshots({view, db.older, nullptr}, {view, file.snapshot(), nullptr}, options,
-                                       lines, counters, problem);
-      if (st.ok()) continue;
-      ASSERT_TRUE(st.raw() == MDB_CORRUPTED || st.raw() == MDB_INCOMPATIBLE) << st.raw();
-      ASSERT_STRNE(problem.reason, "");
-      ++failed;
-    }
-    EXPECT_GT(failed, 300u);
-  }
-}
-
-// Reads that fail are only advice that was lost: page faults read the pages.
-TEST(Diff, FailedReadsChangeNothing) {
-  Held db;
-  db.write([](Held& d) {
-    for (unsigned i = 0; i < 60'000; ++i) d.put(key_of(i), "v");
-  });
-  db.hold();
-  db.write([](Held& d) {
-    for (unsigned i = 0; i < 60'000; i += 500) d.put(key_of(i), "w");
-  });
-  ASSERT_TRUE(db.diff().ok());
-  const Strings want = db.lines.lines;
-  EXPECT_EQ(want.size(), 120u);
-  const gather::EngineFactory before = gather::engine_factory();
-  static unsigned failures;
-  failures = 0;
-  gather::engine_factory() = [](const File&, unsigned, EngineKind,
-                                const char**) noexcept -> Result<std::unique_ptr<IoEngine>> {
-    ++failures;
-    return Status::from_errno(ENOMEM);
-  };
-  for (const bool held : {true, false}) {
-    const std::string path = db.dir + "/data.mdb";
-    const IndexedFile cold(path);
-    (void)::fdatasync(cold.file().buffered().fd());
-    (void)::posix_fadvise(cold.file().buffered().fd(), 0, 0, POSIX_FADV_DONTNEED);
-    EXPECT_TRUE(db.diff(held).ok());
-    EXPECT_EQ(db.lines.lines, want);
-  }
-  gather::engine_factory() = before;
-  EXPECT_GE(failures, 1u);
 }
 
 }  // namespace
