@@ -1,6 +1,6 @@
 // Follows a database beside a writer, which is killed and started again, and checks what arrives.
 //   following DIR SEED COMMITS KILLS     prints "ok N", the number of records that were new
-//   following write DIR SEED COMMITS     the writer: puts and deletes records, and puts the key "end" at the end
+//   following write DIR SEED COMMITS     the writer: puts and deletes records, at the end the key "end"
 // A value has its key, its version, and bytes that follow from them.  Versions of a key only grow.
 #define LMDBIO_WEAK
 #include <lmdb.h>
