@@ -1,6 +1,7 @@
 #include "lmdbio/files/loader.h"
 
 #include <algorithm>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -8,12 +9,15 @@ namespace lmdbio::files {
 
 Loader::Loader(std::size_t first, std::size_t end, Size size, Read read)
     : end_(end), size_(std::move(size)), read_(std::move(read)), taken_(first), given_(first) {
+  threads_.reserve(kThreads);
+  const std::lock_guard lock(mutex_);  // the threads begin when all are counted
   try {
     for (std::size_t i = 0; i < std::min<std::size_t>(kThreads, end - first); ++i)
       threads_.emplace_back([this] { work(); });
   } catch (const std::system_error&) {
     if (threads_.empty()) throw;
   }
+  working_ = threads_.size();
 }
 
 Loader::~Loader() {
@@ -34,16 +38,14 @@ void Loader::work() {
     });
     if (ends_ || taken_ == end_) return;
     // References to elements of a deque stay valid while others are added and removed at its ends.
-    Slot* added = nullptr;
     try {
-      added = &slots_.emplace_back();
-    } catch (...) {
-      failure_ = std::current_exception();
-      ends_ = true;
-      ready_.notify_one();
+      slots_.emplace_back();
+    } catch (const std::bad_alloc&) {  // the others go on; without any of them, next() fails
+      if (--working_ == 0) ready_.notify_one();
+      room_.notify_one();
       return;
     }
-    Slot& slot = *added;
+    Slot& slot = slots_.back();
     const std::size_t item = taken_++;
     slot.bytes = size_(item);
     ahead_bytes_ += slot.bytes;
@@ -61,8 +63,8 @@ void Loader::work() {
 
 std::string Loader::next() {
   std::unique_lock lock(mutex_);
-  ready_.wait(lock, [this] { return slots_.empty() ? failure_ != nullptr : slots_.front().ready; });
-  if (slots_.empty()) std::rethrow_exception(failure_);
+  ready_.wait(lock, [this] { return slots_.empty() ? working_ == 0 : slots_.front().ready; });
+  if (slots_.empty()) throw std::bad_alloc();
   Slot slot = std::move(slots_.front());
   slots_.pop_front();
   ++given_;

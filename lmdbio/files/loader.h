@@ -54,7 +54,7 @@ class Loader {
   std::deque<Slot> slots_;     ///< items given_ to taken_ - 1
   std::uint64_t ahead_bytes_ = 0;
   bool ends_ = false;
-  std::exception_ptr failure_;  ///< there is no memory for another slot
+  std::size_t working_ = 0;  ///< threads that have not run out of memory
   std::vector<std::thread> threads_;
 };
 
