@@ -15,8 +15,6 @@ namespace {
 
 /// Milliseconds between two looks for a commit, at first and at last.
 constexpr int kFirstWait = 1, kLongestWait = 20;
-/// Batches that a writer without locks may overtake before the call fails.
-constexpr int kTries = 10;
 MDB_val val(Bytes b) noexcept { return {b.size(), const_cast<std::byte*>(b.data())}; }
 
 /// The bytes of a batch.
@@ -97,8 +95,7 @@ Status Follow::open(const char* path, FollowOptions options, std::unique_ptr<Fol
 
 // Finds the records that exist.
 Status Follow::start(std::string& why) {
-  ReadTxn& t = *as<ReadTxn>(current_.txn);
-  if (const Status st = compare(t, why); !st.ok()) return st;
+  if (const Status st = compare_current(why); !st.ok()) return st;
   if (memory_.set(keys_.memory_bytes())) return {};
   why = name_ + ": LMDBIO_MEMORY has no room for the keys of " + std::to_string(keys_.size()) + " records";
   return Status::from_errno(ENOMEM);
@@ -127,7 +124,7 @@ bool Follow::has_ended() const noexcept {
 
 // Waits until a batch can be made.  MDB_NOTFOUND: the end.
 Status Follow::await(std::string& why) {
-  const auto renew_ns = static_cast<std::int64_t>(options_.plain.renew_seconds * 1e9);
+  const auto renew_ns = static_cast<std::int64_t>(std::min(options_.plain.renew_seconds, 1e9) * 1e9);
   const std::int64_t begun = steady_ns();
   if (batches_ >= options_.plain.renew_batches || begun - renewed_ns_ >= renew_ns || !has_batch() ||
       order_.pending() < options_.terms.fresh)
@@ -192,14 +189,14 @@ Status Follow::read(const std::vector<std::uint64_t>& numbers, std::unique_ptr<r
     const Status st = values(numbers, found, why);
     auto bytes = std::make_shared<BatchBytes>();
     auto batch = std::make_unique<records::Batch>();
+    std::uint64_t total = 0;
+    bool has_room = true;
     if (st.ok()) {
-      std::uint64_t total = 0;
       for (std::size_t i = 0; i < numbers.size(); ++i)
         total += keys_.get(numbers[i]).key.size() + found[i].mv_size;
-      if (!bytes->counted.set(total)) {
-        why = name_ + ": LMDBIO_MEMORY has no room for a batch of " + std::to_string(total) + " bytes";
-        return Status::from_errno(ENOMEM);
-      }
+      has_room = bytes->counted.set(total);
+    }
+    if (st.ok() && has_room) {
       bytes->bytes = std::make_unique_for_overwrite<char[]>(total);
       char* at = bytes->bytes.get();
       const auto copy = [&](MDB_val v) {
@@ -211,10 +208,18 @@ Status Follow::read(const std::vector<std::uint64_t>& numbers, std::unique_ptr<r
         batch->rows.push_back({numbers[i], key, copy(found[i])});
       }
     }
-    // Without locks, a writer may have overwritten what was read.
+    // Without locks, a writer may have overwritten what was read.  An error then says nothing.
     if (is_safe(*as<ReadTxn>(current_.txn)) &&
         (previous_.txn == nullptr || is_safe(*as<ReadTxn>(previous_.txn)))) {
       if (!st.ok()) return st;
+      if (!has_room) {
+        why = name_ + ": LMDBIO_MEMORY has no room for a batch of " + std::to_string(total) + " bytes";
+        return Status::from_errno(ENOMEM);
+      }
+      for (const std::uint64_t number : numbers) {
+        current_.announced.erase(number);
+        previous_.announced.erase(number);
+      }
       batch->keep.push_back(std::move(bytes));
       out = std::move(batch);
       return {};
@@ -251,7 +256,8 @@ Status Follow::next(std::unique_ptr<records::Batch>& out, std::size_t& fresh, st
   out->count = out->rows.size();
   out->records = out->rows.data();
   out->position = order_.batch() - 1;
-  if (++batches_ >= options_.terms.lag) previous_.end();
+  ++batches_;
+  if (++previous_batches_ >= options_.terms.lag) previous_.end();
   return {};
 }
 

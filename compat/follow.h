@@ -50,6 +50,9 @@ struct FollowOptions {
   records::RehearsalTerms terms;
 };
 
+/// Attempts to read something that a writer without locks overwrites, before the call fails.
+inline constexpr int kTries = 10;
+
 /// What a new snapshot brought.
 struct Changes {
   records::SampleKeys inserted;                            ///< by their number in key order
@@ -91,7 +94,10 @@ class Follow {
   Status load(std::string& why);
   Status begin(MDB_txn*& txn, ReadTxn*& t, std::string& why);
   Status renew(std::string& why);
-  Status compare(ReadTxn& newer, std::string& why);
+  Status compare(MDB_txn* txn, std::string& why);
+  Status compare_current(std::string& why);
+  Status stamp_of(const ReadTxn& t, std::string& out, tree::DiffProblem& problem) const;
+  Status check_growth(const std::string& saved, const std::string& last_key, std::string& why);
   Status check_path(std::string& why);
   bool is_safe(const ReadTxn& t) const noexcept;
   void apply(const Changes& changes, bool as_old);
@@ -113,10 +119,14 @@ class Follow {
   std::uint64_t txnid_ = 0;
   Held current_, previous_;
   std::int64_t renewed_ns_ = 0, path_checked_ns_ = 0;
-  std::uint64_t batches_ = 0;  ///< since the snapshot was renewed
-  bool started_ = false;       ///< the records that exist are known
+  std::uint64_t batches_ = 0;           ///< since the snapshot was renewed, or was found to be the newest
+  std::uint64_t previous_batches_ = 0;  ///< since previous_ was replaced
+  bool started_ = false;                ///< the records that exist are known
   bool finished_ = false;
   std::string last_key_, last_value_;  ///< with append_only
+  /// Identifies the contents of the database in the current snapshot: its record, and a hash of its root
+  /// page.  Empty if the database does not exist.
+  std::string stamp_;
   records::Rehearsal order_;
   std::optional<records::Rehearsal::Batch> unread_;  ///< a batch whose values could not be read
   records::SampleKeys keys_;

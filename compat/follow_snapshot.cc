@@ -1,7 +1,9 @@
 // Renews the snapshot of a followed database, and finds what it brought.
+#define XXH_INLINE_ALL
 #include <lmdb.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <xxhash.h>
 
 #include <cerrno>
 #include <cstring>
@@ -14,11 +16,11 @@
 namespace lmdbio::compat {
 namespace {
 
-/// Other samples' keys are dropped if there are this many times more, and so many more.
 /// Nanoseconds between two checks of the path, which may cost a request to a server.
 constexpr std::int64_t kCheckEvery = 500'000'000;
 /// Records after which a comparison asks whether it must end.
 constexpr std::uint64_t kAskEvery = 4096;
+/// Other samples' keys are dropped if there are this many times more, and so many more.
 constexpr std::size_t kDropFactor = 2, kDropLeast = 4096;
 
 /// A string that identifies a sample: two bytes for the size of the key, the key, the value.
@@ -105,47 +107,86 @@ Status Follow::begin(MDB_txn*& txn, ReadTxn*& t, std::string& why) {
 // Takes the newest snapshot, and adds what it brings to the order.
 Status Follow::renew(std::string& why) {
   if (const Status st = check_path(why); !st.ok()) return fail(st, why);
-  Held next;
-  ReadTxn* t = nullptr;
-  if (const Status st = begin(next.txn, t, why); !st.ok()) return st;
-  if (t->txn.id() == txnid_) {
-    next.end();
-  } else {
+  for (int attempt = 1;; ++attempt) {
+    Held next;
+    ReadTxn* t = nullptr;
+    if (const Status st = begin(next.txn, t, why); !st.ok()) return st;
     const std::uint64_t id = t->txn.id();
-    try {
-      if (const Status st = compare(*t, why); !st.ok()) {
-        next.end();
-        return fail(st, why);
-      }
-    } catch (...) {
+    if (id == txnid_) {
       next.end();
-      why = name_ + ": out of memory while a new snapshot was compared";
-      return fail(Status::from_errno(ENOMEM), why);
+      break;
     }
-    txnid_ = id;
-    previous_.end();
-    previous_ = std::exchange(current_, std::move(next));
+    Status st;
+    try {
+      st = compare(next.txn, why);
+    } catch (...) {
+      why = name_ + ": out of memory while a new snapshot was compared";
+      st = Status::from_errno(ENOMEM);
+    }
+    if (st.ok()) {
+      txnid_ = id;
+      previous_.end();
+      previous_ = std::exchange(current_, std::move(next));
+      previous_batches_ = 0;
+      break;
+    }
+    next.end();
+    // Appended records are found without the snapshot that was overtaken.
+    if (st.raw() != ESTALE || options_.plain.append_only == 0 || attempt == kTries) return fail(st, why);
   }
   batches_ = 0;
   renewed_ns_ = steady_ns();
   return {};
 }
 
-// Finds the records of `newer` that differ from the current snapshot, or from an empty one if there is none.
-Status Follow::compare(ReadTxn& newer, std::string& why) {
-  ReadTxn& older = *as<ReadTxn>(current_.txn);
+// Compares the current snapshot with nothing, or with a state.  Replaces it if a writer without locks has
+// overtaken it.
+Status Follow::compare_current(std::string& why) {
+  for (int attempt = 1;; ++attempt) {
+    const Status st = compare(current_.txn, why);
+    if (st.raw() != ESTALE || attempt == kTries) return st;
+    current_.end();
+    ReadTxn* t = nullptr;
+    if (const Status begun = begin(current_.txn, t, why); !begun.ok()) return begun;
+    txnid_ = t->txn.id();
+  }
+}
+
+namespace {
+
+tree::DiffSide side_of(const ReadTxn& t, const File* reads = nullptr, int fd = -1) {
+  return {t.txn.view(), t.txn.snapshot(), reads, fd};
+}
+
+}  // namespace
+
+Status Follow::stamp_of(const ReadTxn& t, std::string& out, tree::DiffProblem& problem) const {
+  out.clear();
+  const tree::DiffSide side = side_of(t);
+  format::DbRecord record{};
+  const Status st = tree::find_database(side, options_.database.value_or(""), record, problem);
+  if (st.raw() == MDB_NOTFOUND) return {};  // the named database does not exist any more
+  if (!st.ok()) return st;
+  const std::byte* const root = record.root == format::kNoPage ? nullptr : side.view.at(record.root);
+  const std::uint64_t sum = root == nullptr ? 0 : XXH3_64bits(root, side.view.page_size());
+  out.append(reinterpret_cast<const char*>(&record), sizeof record);
+  out.append(reinterpret_cast<const char*>(&sum), sizeof sum);
+  return {};
+}
+
+// Finds the records of a transaction that differ from the current snapshot, or from an empty one if there is
+// none.  ESTALE: a writer without locks has overwritten what was compared; nothing has changed then.
+Status Follow::compare(MDB_txn* txn, std::string& why) {
+  const ReadTxn &newer = *as<ReadTxn>(txn), &older = *as<ReadTxn>(current_.txn);
   const Origin origin = newer.env->engine->file().origin();
   const Result<std::shared_ptr<const OpenFile>> file = OpenFile::get(origin, OpenFile::With::exact_alone);
   const File* const reads = file ? &file.value()->base() : nullptr;
-  const auto side_of = [&](const ReadTxn& t) {
-    return tree::DiffSide{t.txn.view(), t.txn.snapshot(), reads, origin.fd};
-  };
-  const bool is_first = !std::exchange(started_, true);
-  tree::DiffSide before = side_of(older);
+  const bool is_first = !started_, appended = !is_first && options_.plain.append_only != 0;
+  tree::DiffSide before = side_of(older, reads, origin.fd);
   if (is_first)
     before.snapshot.dbs[tree::kMainDbi] = {
         0, newer.txn.snapshot().dbs[tree::kMainDbi].flags, 0, 0, 0, 0, 0, format::kNoPage};
-  const tree::DiffSide after = side_of(newer);
+  const tree::DiffSide after = side_of(newer, reads, origin.fd);
   tree::DiffOptions options;
   options.older_is_held = !is_first;
   options.cancelled = &cancelled_;
@@ -155,32 +196,47 @@ Status Follow::compare(ReadTxn& newer, std::string& why) {
   tree::DiffCounters counters;
   tree::DiffProblem problem;
   Status st;
-  if (options_.plain.append_only != 0 && !is_first) {
+  if (appended) {
     format::DbRecord record{};
     st = tree::find_database(after, only, record, problem);
     if (st.ok())
       st = tree::find_appended(after, record, only, std::as_bytes(std::span(last_key_)),
                                std::as_bytes(std::span(last_value_)), options, found, counters, problem);
+    if (st.ok() && options_.finished_key) {  // it may sort before the last key
+      MDB_val key{options_.finished_key->size(), const_cast<char*>(options_.finished_key->data())}, value;
+      const int rc = mdb_get(txn, opened_->dbi, &key, &value);
+      if (rc == 0 || rc == MDB_NOTFOUND)
+        found.changes.finished = rc == 0;
+      else
+        st = as_status(rc);
+    }
   } else {
     st = tree::diff_snapshots(before, after, options, found, counters, problem);
-    if (st.ok() && !is_first && !is_safe(older)) {
+  }
+  if (st.raw() == MDB_NOTFOUND) st = Status();  // the named database does not exist any more
+  std::string stamp;
+  if (st.ok()) st = stamp_of(newer, stamp, problem);
+  // Without locks, a writer may have overwritten what was compared.  An error then says nothing.
+  if (st.raw() != ECANCELED) {
+    if (!appended && !is_first && !is_safe(older)) {
       why = name_ +
             ": a writer has overwritten the snapshot, because the database is open without locks; "
-            "open it again, and start anew (append_only avoids this)";
+            "open it again, and start anew";
+      return Status::from_errno(ESTALE);
+    }
+    if (!is_safe(newer)) {
+      why = name_ + ": a writer commits faster than snapshots can be compared without locks";
       return Status::from_errno(ESTALE);
     }
   }
-  if (st.ok() && !is_safe(newer)) {
-    why = name_ + ": a writer commits faster than snapshots can be compared without locks";
-    return Status::from_errno(ESTALE);
-  }
-  if (st.raw() == MDB_NOTFOUND) st = Status();  // the named database does not exist any more
   if (!st.ok()) {
     why = name_ + ": " +
           (problem.reason[0] != '\0' ? "page " + std::to_string(problem.page) + ": " + problem.reason
                                      : mdb_strerror(st.raw()));
     return st;
   }
+  started_ = true;
+  stamp_ = std::move(stamp);
   if (options_.plain.append_only != 0 && found.changes.inserted.size() != 0) {
     const records::SampleKey last = found.changes.inserted.get(found.changes.inserted.size() - 1);
     last_key_.assign(reinterpret_cast<const char*>(last.key.data()), last.key.size());

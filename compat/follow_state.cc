@@ -1,5 +1,6 @@
 // The options of a followed database, and the state from which a job continues.
 #define XXH_INLINE_ALL
+#include <lmdb.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -13,7 +14,7 @@ namespace lmdbio::compat {
 namespace {
 
 /// First bytes of a state.
-constexpr std::uint64_t kMagic = 0x31776c6f666d646c;
+constexpr std::uint64_t kMagic = 0x32776c6f666d646c;
 
 Status invalid(std::string& why, const std::string& text) {
   why = text;
@@ -24,6 +25,11 @@ void put(std::string& out, std::uint64_t v) { out.append(reinterpret_cast<const 
 void put(std::string& out, std::string_view s) {
   put(out, s.size());
   out.append(s);
+}
+
+void put(std::string& out, const std::vector<std::uint64_t>& numbers) {
+  put(out, numbers.size());
+  for (const std::uint64_t n : numbers) put(out, n);
 }
 
 /// Takes the parts of a state off its front.
@@ -44,6 +50,11 @@ class Parts {
     return v;
   }
   std::string_view text() noexcept { return bytes(number()); }
+  std::vector<std::uint64_t> numbers() {
+    std::vector<std::uint64_t> out;
+    for (std::uint64_t n = number(); n > 0 && good_; --n) out.push_back(number());
+    return out;
+  }
   bool good() const noexcept { return good_; }
   bool ended() const noexcept { return good_ && in_.empty(); }
 
@@ -58,6 +69,11 @@ class Parts {
   std::string_view in_;
   bool good_;
 };
+
+Status of_another_file(std::string& why, const std::string& name) {
+  why = name + ": the state is not of this database, or of a later transaction; is this another file?";
+  return Status::from_errno(ESTALE);
+}
 
 Bytes bytes_of(std::string_view s) noexcept { return std::as_bytes(std::span(s)); }
 
@@ -127,15 +143,20 @@ Status Follow::save(const std::string*& out, std::string& why) {
     why = permanent_why_;
     return permanent_;
   }
-  if (unread_)
-    return invalid(why, name_ + ": the last batch was not read; call lmdbio_follow_next again first");
   drop_keys();
   std::string s;
   put(s, kMagic);
   put(s, txnid_);
+  put(s, stamp_);
+  put(s, std::uint64_t{options_.plain.append_only != 0});
   put(s, std::uint64_t{finished_});
   put(s, options_.database.value_or(""));
   put(s, order_.save());
+  put(s, std::uint64_t{unread_.has_value()});
+  if (unread_) {
+    put(s, unread_->fresh);
+    put(s, unread_->old);
+  }
   put(s, last_key_);
   put(s, last_value_);
   put(s, keys_.size());
@@ -157,9 +178,17 @@ Status Follow::load(std::string& why) {
   Parts in(options_.state);
   if (in.number() != kMagic) return wrong();
   const std::uint64_t txnid = in.number();
+  stamp_ = in.text();
+  const bool append_only = in.number() != 0;
   finished_ = in.number() != 0;
   if (in.text() != options_.database.value_or("")) return wrong();
+  if (append_only != (options_.plain.append_only != 0)) return wrong();
   if (!order_.load(bytes_of(in.text()))) return wrong();
+  if (in.number() != 0) {
+    unread_.emplace();
+    unread_->fresh = in.numbers();
+    unread_->old = in.numbers();
+  }
   last_key_ = in.text();
   last_value_ = in.text();
   std::uint64_t next = 0;
@@ -171,19 +200,51 @@ Status Follow::load(std::string& why) {
     keys_.add(number, {bytes_of(key), bytes_of(value)});
   }
   if (!in.ended()) return wrong();
-  for (const std::uint64_t number : order_.live())
+  std::vector<std::uint64_t> needed = order_.live();
+  if (unread_) {
+    needed.insert(needed.end(), unread_->fresh.begin(), unread_->fresh.end());
+    needed.insert(needed.end(), unread_->old.begin(), unread_->old.end());
+  }
+  for (const std::uint64_t number : needed)
     if (!keys_.knows(number)) return wrong();
   kept_ = keys_.size();
   started_ = true;
-  if (txnid == txnid_) return {};
-  if (options_.plain.append_only == 0 || txnid > txnid_) {
+  if (txnid == txnid_) {
+    const ReadTxn& t = *as<ReadTxn>(current_.txn);
+    std::string now;
+    tree::DiffProblem problem;
+    const Status st = stamp_of(t, now, problem);
+    if (is_safe(t)) {
+      if (!st.ok()) why = name_ + ": " + mdb_strerror(st.raw());
+      if (st.ok() && now != stamp_) return of_another_file(why, name_);
+      return st;
+    }
+    // A writer without locks has committed meanwhile.
+  }
+  if (txnid > txnid_) return of_another_file(why, name_);
+  if (!append_only) {
     why = name_ + ": the state is of transaction " + std::to_string(txnid) + ", but the database is at " +
-          std::to_string(txnid_) +
-          (txnid > txnid_ ? "; is this another file?"
-                          : "; what changed meanwhile is unknown (with append_only, it can continue)");
+          std::to_string(txnid_) + "; what changed meanwhile is unknown, so start anew";
     return Status::from_errno(ESTALE);
   }
-  return compare(*as<ReadTxn>(current_.txn), why);
+  const std::string saved = stamp_, last_key = last_key_;
+  if (const Status st = compare_current(why); !st.ok()) return st;
+  return check_growth(saved, last_key, why);
+}
+
+// Checks that the current snapshot can be a later one of a database to which records were only appended.
+Status Follow::check_growth(const std::string& saved, const std::string& last_key, std::string& why) {
+  format::DbRecord before{}, now{};
+  if (!saved.empty()) std::memcpy(&before, saved.data(), std::min(saved.size(), sizeof before));
+  if (!stamp_.empty()) std::memcpy(&now, stamp_.data(), sizeof now);
+  if (!saved.empty() && (before.flags != now.flags || before.entries > now.entries))
+    return of_another_file(why, name_);
+  if (last_key.empty()) return {};
+  MDB_val key{last_key.size(), const_cast<char*>(last_key.data())}, value;
+  const int rc = mdb_get(current_.txn, opened_->dbi, &key, &value);
+  if (rc == MDB_NOTFOUND) return of_another_file(why, name_);
+  if (rc != 0) why = name_ + ": " + mdb_strerror(rc);
+  return rc == 0 ? Status() : as_status(rc);
 }
 
 }  // namespace lmdbio::compat

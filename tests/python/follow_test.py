@@ -310,8 +310,6 @@ def test_append_only_continues_after_other_commits(writer, tmp_path):
         assert pairs(next(follow)[0]) == rest[0]
         seen = [r for _ in range(3) for r in pairs(next(follow)[0])[:4]]
         assert len({k for k, _ in seen}) == 12
-    with pytest.raises(OSError, match="append_only"):
-        lmdbio.Follow(path, state=state, **dict(arguments, append_only=False))
     with pytest.raises(ValueError, match="other options"):
         lmdbio.Follow(path, state=state, **dict(arguments, seed=6))
     with pytest.raises(ValueError, match="damaged"):

@@ -36,7 +36,8 @@ typedef enum lmdbio_on_empty {
 
 /** Returns the label of a record, for LMDBIO_BUFFER_CLASS.  Must always return the same label for the same
  * record.  Called in lmdbio_follow_open and lmdbio_follow_next, once for each new record.  Must not throw
- * exceptions or call the library.
+ * exceptions or call the library.  Without locks, it may also be called with bytes that a writer has
+ * overwritten; the label is then not used.
  * @param context  lmdbio_follow_options::label_context
  * @param key      the key of the record
  * @param value    its value; bytes that are not in memory are read by page faults when they are used
@@ -92,8 +93,8 @@ typedef struct lmdbio_follow_options {
  * @param follow   receives the object, which the program must close
  * @return 0; errors of mdb_env_open, mdb_txn_begin and mdb_dbi_open; ENOTSUP: LMDBIO does not serve the
  * environment, or the file cannot be mapped; MDB_INCOMPATIBLE: the keys are not in the default order; EINVAL:
- * an option is out of range, or `state` is damaged or has other options; ESTALE: the database is not in the
- * state in which `state` was saved, and append_only is 0. */
+ * an option is out of range, or `state` is damaged or has other options; ESTALE: `state` is of another
+ * database, or the database was changed after it was saved and append_only is 0. */
 LMDBIO_API int lmdbio_follow_open(const char* path, const lmdbio_follow_options* options,
                                   lmdbio_follow** follow);
 /** Returns the next batch: new records, followed by old ones.  lmdbio_record::ordinal is the number of the
@@ -109,7 +110,8 @@ LMDBIO_API int lmdbio_follow_open(const char* path, const lmdbio_follow_options*
  * function, and ENOMEM, the next call continues; other errors are permanent. */
 LMDBIO_API int lmdbio_follow_next(lmdbio_follow* follow, const lmdbio_batch** batch, size_t* fresh);
 /** Returns the state between two batches.  A new object with this state and otherwise the same options
- * returns the same batches as this one.  The size depends on the number of records whose keys are kept.
+ * returns the same batches as this one.  After ENOMEM, the state includes the batch for which there was no
+ * room.  The size depends on the number of records whose keys are kept.
  * @param follow  the object
  * @param state   receives the state, valid until the next call for this object
  * @param bytes   receives its size

@@ -1,0 +1,159 @@
+"""States of lmdbio.Follow, databases without locks, and the snapshots that it holds."""
+import errno
+import os
+import shutil
+
+import pytest
+from follow_test import pairs, put_some, writer_process  # noqa: F401  pylint: disable=unused-import
+
+import lmdbio
+
+
+def fails(code, text, path, **arguments):
+    with pytest.raises(OSError, match=text) as why:
+        lmdbio.Follow(path, **arguments)
+    assert why.value.errno == code
+
+
+def test_a_state_that_cannot_be_continued(writer, tmp_path):
+    path = str(tmp_path / "db")
+    put_some(writer, path, 10)
+    with lmdbio.Follow(path, fresh=4) as follow:
+        state = follow.state()
+    with pytest.raises(ValueError, match="other options"):  # it has no last key: all records would be new again
+        lmdbio.Follow(path, fresh=4, state=state, append_only=True)
+    with lmdbio.Follow(path, fresh=4, append_only=True) as follow:
+        appended = follow.state()
+    put_some(writer, path, 10, 10)
+    fails(errno.ESTALE, "so start anew", path, fresh=4, state=state)
+    for append_only in (True, False):
+        with pytest.raises(ValueError, match="other options"):
+            lmdbio.Follow(path, fresh=4, state=appended if not append_only else state, append_only=append_only)
+
+
+@pytest.mark.parametrize("name", (None, b"named"))
+@pytest.mark.parametrize("append_only", (False, True))
+def test_a_state_of_another_database(writer, tmp_path, name, append_only):
+    arguments = {"fresh": 4, "append_only": append_only, "database": name.decode() if name else None}
+    paths = [str(tmp_path / str(i)) for i in range(4)]
+    for i, path in enumerate(paths):  # the same transaction; other values, other keys, other numbers of records
+        put_some(writer, path, 9 if i == 3 else 10, 100 if i == 2 else 0, size=8 + (i == 1), name=name)
+    with lmdbio.Follow(paths[0], **arguments) as follow:
+        state = follow.state()
+        want = pairs(next(follow)[0])
+    shutil.copytree(paths[0], tmp_path / "copy")
+    for path in (paths[0], str(tmp_path / "copy")):
+        with lmdbio.Follow(path, state=state, **arguments) as follow:
+            assert pairs(next(follow)[0]) == want
+    for path in paths[1:]:
+        fails(errno.ESTALE, "another file", path, state=state, **arguments)
+    if append_only:  # later transactions: the last key is not there, or there are fewer records
+        put_some(writer, paths[2], 5, 200, name=name)
+        writer.commit(paths[0], dels=[(b"%06d" % i, b"") for i in range(3)], name=name)
+        for path in (paths[2], paths[0]):
+            fails(errno.ESTALE, "another file", path, state=state, **arguments)
+
+
+def test_a_batch_that_memory_has_no_room_for(writer, tmp_path, script):
+    """Its state continues with more memory."""
+    path = str(tmp_path / "db")
+    put_some(writer, path, 20, size=500_000)
+    out = script("""
+import sys, lmdbio
+follow = lmdbio.Follow(sys.argv[1], fresh=8, seed=3, on_empty="stop")
+for _ in range(2):
+    try:
+        next(follow)
+        print("a batch")
+    except MemoryError:
+        pass
+open(sys.argv[2], "wb").write(follow.state())
+""", path, tmp_path / "state", LMDBIO_MEMORY="8M")
+    assert out == ""
+    state = (tmp_path / "state").read_bytes()
+    with lmdbio.Follow(path, fresh=8, seed=3, on_empty="stop") as whole:
+        want = [pairs(batch) for batch, _ in whole]
+    with lmdbio.Follow(path, fresh=8, seed=3, on_empty="stop", state=state) as follow:
+        again = follow.state()
+        assert [pairs(batch) for batch, _ in follow] == want
+    with lmdbio.Follow(path, fresh=8, seed=3, on_empty="stop", state=again) as follow:
+        assert [pairs(batch) for batch, _ in follow] == want
+
+
+# ---- without locks
+
+def overwrite(writer, path, commits):
+    """Replaces all records again and again, so that old pages are reused."""
+    puts = "[(b'%06d' % i, os.urandom(400)) for i in range(500)]"
+    writer.run(f"[commit({path!r}, None, False, {puts}, []) for _ in range({commits})][-1]")
+
+
+def test_an_overtaken_snapshot(writer, tmp_path):
+    path = str(tmp_path / "db")
+    overwrite(writer, path, 1)
+    for commits in range(2, 12):
+        with lmdbio.Follow(path, fresh=8, lock=False) as follow:
+            next(follow)
+            overwrite(writer, path, commits)
+            with pytest.raises(OSError, match="without locks") as why:
+                for _ in range(100):
+                    next(follow)
+            assert why.value.errno == errno.ESTALE
+
+
+def test_append_only_continues_when_it_is_overtaken(writer, tmp_path):
+    path = str(tmp_path / "db")
+    put_some(writer, path, 100)
+    first, seen = [100], []
+
+    def append(commits):
+        for _ in range(commits):
+            put_some(writer, path, 50, first[0])
+            first[0] += 50
+
+    calls = [0]
+
+    def label(_, value):  # the bytes may have been overwritten
+        calls[0] += 1
+        if calls[0] % 150 == 1 and first[0] < 1000:
+            append(4)  # overtakes the snapshot that is being compared
+        return len(value)
+
+    with lmdbio.Follow(path, fresh=10, old=5, lock=False, append_only=True, buffer="class", label=label, on_empty="stop") as follow:
+        for batch, new in follow:
+            assert all(value == key * 8 for key, value in pairs(batch))
+            seen += [int(key) for key, _ in pairs(batch)[:new]]
+            if first[0] < 3000:
+                append(3)
+    assert sorted(seen) == list(range(first[0]))
+
+
+# ---- the end, and the snapshots
+
+def test_finished_key_before_the_last_key(writer, tmp_path):
+    path = str(tmp_path / "db")
+    put_some(writer, path, 10)
+    arguments = {"fresh": 4, "append_only": True, "finished_key": b"!end", "timeout": 20}
+    with lmdbio.Follow(path, **arguments) as follow:
+        next(follow)
+        state = follow.state()
+        put_some(writer, path, 3, 10)
+        writer.commit(path, [(b"!end", b"")])
+        assert sum(new for _, new in follow) == 9
+    with lmdbio.Follow(path, state=state, **arguments) as follow:
+        assert sum(new for _, new in follow) == 9
+
+
+def test_the_previous_snapshot_ends_after_lag_batches(writer, tmp_path):
+    path = str(tmp_path / "db")
+    put_some(writer, path, 10)
+    with lmdbio.Follow(path, fresh=8, old=4, lag=3, existing="old", on_empty="rehearse", timeout=20) as follow:
+        next(follow)
+        put_some(writer, path, 5, 10)
+        next(follow)
+        held = [line.split() for line in writer.run(f"env({path!r}).readers()").splitlines()[1:]]
+        assert sorted(line[2] for line in held if line[0] == str(os.getpid())) == ["1", "2"]
+        for _ in range(3):
+            next(follow)
+        held = [line.split() for line in writer.run(f"env({path!r}).readers()").splitlines()[1:]]
+        assert [line[2] for line in held if line[0] == str(os.getpid()) and line[2] != "-"] == ["2"]
