@@ -36,6 +36,31 @@ constexpr const char* kBuffers[] = {"reservoir", "class", "ring", "all"};
 constexpr const char* kOnEmpty[] = {"wait", "rehearse", "stop"};
 constexpr const char* kExisting[] = {"new", "old"};
 
+/// Calls a label function.  Returns false if an exception is set.  No destructor may run here: see waiting.h.
+bool call_label(PyObject* function, const MDB_val& key, const MDB_val& value, std::uint64_t& out) noexcept {
+  try {
+    const auto bytes_of = [](const MDB_val& v) {
+      return PyBytes_FromStringAndSize(static_cast<const char*>(v.mv_data),
+                                       static_cast<Py_ssize_t>(v.mv_size));
+    };
+    PyObject* const arguments[] = {bytes_of(key), bytes_of(value)};
+    PyObject* result = nullptr;
+    if (arguments[0] != nullptr && arguments[1] != nullptr)
+      result = PyObject_CallFunctionObjArgs(function, arguments[0], arguments[1], nullptr);
+    for (PyObject* const a : arguments) Py_XDECREF(a);
+    PyObject* const number = result != nullptr ? PyNumber_Index(result) : nullptr;
+    Py_XDECREF(result);
+    if (number == nullptr) return false;
+    out = PyLong_AsUnsignedLongLong(number);
+    Py_DECREF(number);
+    if (PyErr_Occurred() == nullptr) return true;
+    out = 0;
+    return false;
+  } catch (abi::__forced_unwind&) {
+    wait_for_exit();
+  }
+}
+
 class Follow {
  public:
   using PythonClass = void;  ///< see made.h
@@ -83,16 +108,26 @@ class Follow {
       o.state = state_bytes.data();
       o.state_bytes = state_bytes.size();
     }
+    // In the library, 0 means the default.
+    if (lag == 0 || capacity == 0 || renew_batches == 0)
+      raise_as(PyExc_ValueError, "lag, capacity and renew_batches must be at least 1");
+    if (!(renew_seconds > 0)) raise_as(PyExc_ValueError, "renew_seconds must be above 0");
+    if (timeout && !(*timeout > 0))
+      raise_as(PyExc_ValueError, "timeout must be above 0; None means that there is no limit");
     int rc = 0;
     {
-      const Waiting waits;
+      Waiting waits;
+      waits_ = &waits;
       rc = lmdbio_follow_open(path_.c_str(), &o, &follow_);
     }
     check(rc);
   }
   Follow(const Follow&) = delete;
   Follow& operator=(const Follow&) = delete;
-  ~Follow() { close(); }
+  ~Follow() {
+    close();
+    thrown_.clear();
+  }
 
   py::tuple next() {
     const Busy busy(*this);
@@ -100,11 +135,12 @@ class Follow {
     std::size_t fresh = 0;
     int rc = 0;
     {
-      const Waiting waits;
+      Waiting waits;
+      waits_ = &waits;
       rc = lmdbio_follow_next(follow_, &b, &fresh);
     }
     OwnedBatch owned(rc == 0 ? b : nullptr);
-    if (rc == MDB_NOTFOUND && thrown_ == nullptr) throw py::stop_iteration();
+    if (rc == MDB_NOTFOUND && thrown_.type == nullptr) throw py::stop_iteration();
     check(rc);
     return py::make_tuple(std::make_unique<Batch>(std::move(owned), as_), fresh);
   }
@@ -135,7 +171,22 @@ class Follow {
     lmdbio_follow_close(f);
   }
 
+  // For the garbage collector: a label function may refer to this object.
+  int visit(visitproc visitor, void* context) const {
+    return label_.ptr() == nullptr ? 0 : visitor(label_.ptr(), context);
+  }
+  void clear() { label_ = py::object(); }
+
  private:
+  /// An exception of the program's function, as from PyErr_Fetch().
+  struct Thrown {
+    PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+    void clear() noexcept {
+      Py_CLEAR(type);
+      Py_CLEAR(value);
+      Py_CLEAR(trace);
+    }
+  };
   /// Marks a call in progress; closes the object after it if close() was called meanwhile.
   struct Busy {
     Follow& follow;
@@ -155,23 +206,20 @@ class Follow {
   /// Calls the program's function.  An exception ends the object: it is raised by the call in progress.
   static std::uint64_t label_of(void* self, const MDB_val* key, const MDB_val* value) {
     Follow& f = *static_cast<Follow*>(self);
-    const py::gil_scoped_acquire gil;
-    if (f.thrown_ != nullptr) return 0;
-    try {
-      return f
-          .label_(py::bytes(static_cast<const char*>(key->mv_data), key->mv_size),
-                  py::bytes(static_cast<const char*>(value->mv_data), value->mv_size))
-          .cast<std::uint64_t>();
-    } catch (...) {
-      f.thrown_ = std::current_exception();
-      return 0;
-    }
+    f.waits_->take_back();
+    std::uint64_t label = 0;
+    if (f.thrown_.type == nullptr && !call_label(f.label_.ptr(), *key, *value, label))
+      PyErr_Fetch(&f.thrown_.type, &f.thrown_.value, &f.thrown_.trace);
+    f.waits_->give_up();
+    return label;
   }
   void check(int rc) {
-    if (thrown_ != nullptr) {
+    if (thrown_.type != nullptr) {
       closing_ = true;
       if (!busy_) close();
-      std::rethrow_exception(std::exchange(thrown_, nullptr));
+      const Thrown t = std::exchange(thrown_, {});
+      PyErr_Restore(t.type, t.value, t.trace);
+      throw py::error_already_set();
     }
     if (rc == ETIMEDOUT) raise_as(PyExc_TimeoutError, lmdbio_error());
     if (rc != 0) raise_last(rc);
@@ -182,8 +230,9 @@ class Follow {
   std::string path_;
   lmdbio_follow* follow_ = nullptr;  ///< null if it is closed
   py::object label_;
+  WithoutGil* waits_ = nullptr;  ///< of the call in progress, whose thread calls the label function
   // Guarded by the GIL.
-  std::exception_ptr thrown_;
+  Thrown thrown_;
   bool busy_ = false, closing_ = false;
 };
 
@@ -209,7 +258,18 @@ state: continue from state() of another Follow.)";
 }  // namespace
 
 void add_follow(py::module_& module) {
-  py::class_<Follow>(module, "Follow", kDoc)
+  py::class_<Follow>(module, "Follow", kDoc, py::custom_type_setup([](PyHeapTypeObject* heap) {
+                       heap->ht_type.tp_flags |= Py_TPFLAGS_HAVE_GC;
+                       heap->ht_type.tp_traverse = [](PyObject* self, visitproc visit, void* arg) {
+                         Py_VISIT(Py_TYPE(self));
+                         return is_made(self) ? py::cast<const Follow&>(py::handle(self)).visit(visit, arg)
+                                              : 0;
+                       };
+                       heap->ht_type.tp_clear = [](PyObject* self) {
+                         if (is_made(self)) py::cast<Follow&>(py::handle(self)).clear();
+                         return 0;
+                       };
+                     }))
       .def(py::init<const py::object&, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t,
                     const std::string&, std::uint64_t, const py::object&, const std::string&,
                     const std::string&, std::optional<double>, bool, const std::optional<py::bytes>&,

@@ -21,7 +21,8 @@ class FollowDataset(torch.utils.data.IterableDataset[Any]):
     of lmdbio.Follow.  The database is opened at the first iteration, in the process that iterates.  Later iterations
     continue where the previous one ended, for example after on_empty="stop".
 
-    At most one worker: several workers would each return all batches.
+    Use it without workers (num_workers=0, the default of DataLoader): state_dict() and `new` are those of the process that
+    iterates, and a forked worker cannot use a Follow that its parent has opened.
     """
 
     def __init__(self, path: Union[str, "os.PathLike[str]"], *, fresh: int, old: int = 0,
@@ -41,9 +42,9 @@ class FollowDataset(torch.utils.data.IterableDataset[Any]):
         return self._follow
 
     def __iter__(self) -> Iterator[Any]:
-        worker = torch.utils.data.get_worker_info()
-        if worker is not None and worker.num_workers > 1:
-            raise ValueError("a FollowDataset can have at most one worker: each worker would return all batches")
+        if torch.utils.data.get_worker_info() is not None:
+            raise ValueError("a FollowDataset cannot be read by a worker, since the main process would not have its state: "
+                             "use num_workers=0")
         for batch, self.new in self.follow:
             if self._decode is None:
                 samples = [bytes(record.value) for record in batch]
