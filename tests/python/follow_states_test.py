@@ -1,5 +1,6 @@
 """States of lmdbio.Follow, databases without locks, and the snapshots that it holds."""
 import errno
+import json
 import os
 import shutil
 
@@ -157,3 +158,16 @@ def test_the_previous_snapshot_ends_after_lag_batches(writer, tmp_path):
             next(follow)
         held = [line.split() for line in writer.run(f"env({path!r}).readers()").splitlines()[1:]]
         assert [line[2] for line in held if line[0] == str(os.getpid()) and line[2] != "-"] == ["2"]
+
+
+def test_each_pass_is_read_ahead(writer, tmp_path, script):
+    """Values are announced again after they were read, since they may have left memory."""
+    path = str(tmp_path / "db")
+    put_some(writer, path, 100, size=2000)
+    script("""
+import sys, lmdbio
+with lmdbio.Follow(sys.argv[1], fresh=0, old=10, lag=2, existing="old", buffer="all") as follow:
+    for _ in range(50): next(follow)
+""", path, LMDBIO_STATS=tmp_path / "stats")
+    announced = json.loads((tmp_path / "stats").read_text())["environments"][0]["prefetch"]["keys"]
+    assert 450 <= announced <= 520  # five passes, and the batches ahead
