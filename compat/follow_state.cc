@@ -223,8 +223,8 @@ Status Follow::load(std::string& why) {
   }
   if (txnid > txnid_) return of_another_file(why, name_);
   if (!append_only) {
-    why = name_ + ": the state is of transaction " + std::to_string(txnid) + ", but the database is at " +
-          std::to_string(txnid_) + "; what changed meanwhile is unknown, so start anew";
+    why = name_ + ": the state is of transaction " + std::to_string(txnid) +
+          ", but the database has later ones; what changed meanwhile is unknown, so start anew";
     return Status::from_errno(ESTALE);
   }
   const std::string saved = stamp_, last_key = last_key_;
@@ -241,7 +241,15 @@ Status Follow::check_growth(const std::string& saved, const std::string& last_ke
     return of_another_file(why, name_);
   if (last_key.empty()) return {};
   MDB_val key{last_key.size(), const_cast<char*>(last_key.data())}, value;
-  const int rc = mdb_get(current_.txn, opened_->dbi, &key, &value);
+  int rc = mdb_get(current_.txn, opened_->dbi, &key, &value);
+  for (int attempt = 1; !is_safe(*as<ReadTxn>(current_.txn)); ++attempt) {
+    if (attempt == kTries) {
+      why = name_ + ": a writer commits faster than a state can be checked without locks";
+      return Status::from_errno(ESTALE);
+    }
+    if (const Status st = renew(why); !st.ok()) return st;
+    rc = mdb_get(current_.txn, opened_->dbi, &key, &value);
+  }
   if (rc == MDB_NOTFOUND) return of_another_file(why, name_);
   if (rc != 0) why = name_ + ": " + mdb_strerror(rc);
   return rc == 0 ? Status() : as_status(rc);

@@ -46,7 +46,7 @@ running = threading.Event()
 class Late:
     def __index__(self): return spin()
 def spin():
-    for _ in range(1000): pass
+    for _ in range(100000): pass
     return 7
 def label(key, value):
     running.set()

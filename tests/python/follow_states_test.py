@@ -112,11 +112,11 @@ def test_append_only_continues_when_it_is_overtaken(writer, tmp_path):
             put_some(writer, path, 50, first[0])
             first[0] += 50
 
-    calls = [0]
+    overtake = [True]
 
     def label(_, value):  # the bytes may have been overwritten
-        calls[0] += 1
-        if calls[0] % 150 == 1 and first[0] < 1000:
+        if overtake[0]:
+            overtake[0] = False
             append(4)  # overtakes the snapshot that is being compared
         return len(value)
 
@@ -126,6 +126,7 @@ def test_append_only_continues_when_it_is_overtaken(writer, tmp_path):
             seen += [int(key) for key, _ in pairs(batch)[:new]]
             if first[0] < 3000:
                 append(3)
+                overtake[0] = True
     assert sorted(seen) == list(range(first[0]))
 
 
