@@ -1,4 +1,4 @@
-// lmdbio_prefetch: keys that a transaction is about to look up.
+// Functions of LMDBIO for transactions: keys that are about to be looked up, and others.
 #include <lmdbio/lmdbio.h>
 
 #include <cerrno>
@@ -9,6 +9,7 @@
 #include "compat/abi.h"
 #include "compat/error_text.h"
 #include "compat/guard.h"
+#include "lmdbio/tree/damage.h"
 
 using namespace lmdbio;
 using namespace lmdbio::compat;
@@ -60,6 +61,12 @@ LMDBIO_ABI int lmdbio_prefetch(MDB_txn* txn, MDB_dbi dbi, const MDB_val* keys, s
   }
   const int rc = judge(prefetched);
   return rc == 0 ? 0 : failed(rc);
+}
+
+LMDBIO_ABI int lmdbio_txn_pardon(MDB_txn* txn) {
+  ReadTxn* const t = txn != nullptr ? as<ReadTxn>(txn) : nullptr;
+  if (t == nullptr || t->env == nullptr) return EINVAL;
+  return t->txn.pardon() ? 0 : MDB_BAD_TXN;
 }
 
 LMDBIO_ABI MDB_txn* lmdbio_txn_in(const void* object, size_t bytes) {

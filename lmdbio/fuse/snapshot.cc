@@ -4,6 +4,8 @@
 #include <new>
 #include <utility>
 
+#include "lmdbio/tree/damage.h"
+
 namespace lmdbio::fuse {
 
 namespace {
@@ -14,21 +16,36 @@ constexpr int kTries = 100;
 }  // namespace
 
 View::View(const files::Database& database, MDB_txn* txn) : database_(database), txn_(txn) {
-  int rc = mdb_cursor_open(txn_, database.dbi(), &cursor_);
-  if (rc == 0) rc = mdb_cursor_open(txn_, database.dbi(), &search_);
+  const int rc = open_cursors();
   if (rc == 0) return;
   close();
   database.check(rc);
 }
 
+int View::open_cursors() noexcept {
+  const int rc = mdb_cursor_open(txn_, database_.dbi(), &cursor_);
+  return rc == 0 ? mdb_cursor_open(txn_, database_.dbi(), &search_) : rc;
+}
+
+void View::close_cursors() noexcept {
+  for (MDB_cursor** c : {&cursor_, &search_})
+    if (*c != nullptr) mdb_cursor_close(std::exchange(*c, nullptr));
+}
+
 void View::close() noexcept {
-  if (cursor_ != nullptr) mdb_cursor_close(cursor_);
-  if (search_ != nullptr) mdb_cursor_close(search_);
+  close_cursors();
   mdb_txn_abort(txn_);
 }
 
+bool View::repair() noexcept {
+  close_cursors();
+  placed_ = false;
+  usable_ = lmdbio_txn_pardon(txn_) == 0 && open_cursors() == 0;
+  return usable_;
+}
+
 int View::told(int rc) noexcept {
-  usable_ = usable_ && (rc == 0 || rc == MDB_NOTFOUND || rc == MDB_BAD_VALSIZE);
+  usable_ = usable_ && (rc >= 0 || rc == MDB_NOTFOUND || rc == MDB_BAD_VALSIZE);
   return rc;
 }
 
@@ -83,8 +100,9 @@ Snapshot::Snapshot(const std::string& path, const std::string& name) {
     database_ = std::make_unique<files::Database>(path, name);
     txnid_ = mdb_txn_id(database_->txn());
     std::shared_ptr<View> view;
-    while (spare_.size() < kSpare && (view = begin()) != nullptr) spare_.push_back(std::move(view));
-    while (free_.size() < kViews && spare_.size() == kSpare && (view = begin()) != nullptr)
+    const std::size_t spare = lmdbio_txn_pardon(database_->txn()) == 0 ? 0 : kSpare;
+    while (spare_.size() < spare && (view = begin()) != nullptr) spare_.push_back(std::move(view));
+    while (free_.size() < kViews && spare_.size() == spare && (view = begin()) != nullptr)
       free_.push_back(std::move(view));
     views_ = free_.size();
     if (views_ == kViews) return;
@@ -104,6 +122,7 @@ std::shared_ptr<View> Snapshot::begin() {
 bool Snapshot::is_named_database(const MDB_val& key, const MDB_val& value) {
   if (!database_->may_be_named_database(value)) return false;
   const std::lock_guard lock(databases_);
+  (void)lmdbio_txn_pardon(database_->txn());  // it may have met a damaged page
   return database_->is_named_database(key, value);
 }
 
@@ -117,7 +136,7 @@ std::shared_ptr<View> Snapshot::take() {
 }
 
 void Snapshot::give_back(std::shared_ptr<View> view) noexcept {
-  if (view != nullptr && !view->is_usable()) {
+  if (view != nullptr && !view->is_usable() && !view->repair()) {
     view.reset();
     try {
       view = begin();

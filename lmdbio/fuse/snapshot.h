@@ -23,7 +23,8 @@ class View {
   View& operator=(const View&) = delete;
   ~View() { close(); }
 
-  /// Functions return 0, MDB_NOTFOUND, or another error of LMDB, after which the view is not usable.
+  /// Functions return 0, MDB_NOTFOUND, or another error.  After an error of LMDB (below 0), the view is not
+  /// usable until repair(); after a failed read (errno), it is.
   /// Goes to the first record whose key is not less than `key`; to the first one if `key` is empty.
   int seek(std::string_view key) noexcept;
   /// Goes to the first record after `key`, all values of which are left out.
@@ -36,8 +37,12 @@ class View {
   /// is valid until the view is destroyed.
   int get(std::string_view key, std::string_view& value) noexcept;
   bool is_usable() const noexcept { return usable_; }
+  /// Makes a view usable that met a damaged page.  Returns false if that is impossible.
+  bool repair() noexcept;
 
  private:
+  int open_cursors() noexcept;
+  void close_cursors() noexcept;
   void close() noexcept;
   int told(int rc) noexcept;
   int move(MDB_cursor_op op) noexcept;
@@ -53,12 +58,12 @@ class View {
   std::string_view last_value_;
 };
 
-/// The views of one snapshot.  Any thread.  A view that is not usable, because it met a damaged page, is
-/// replaced.  LMDB gives no second transaction of an older snapshot, so a few are kept for the case that a
-/// writer has committed meanwhile.
+/// The views of one snapshot.  Any thread.  A view that met a damaged page is repaired.  If LMDBIO does not
+/// serve the file, this is impossible, and the view is replaced.  LMDB gives no second transaction of an
+/// older snapshot, so spare ones are then kept for the case that a writer has committed meanwhile.
 class Snapshot {
  public:
-  static constexpr std::size_t kViews = 8, kSpare = 2;
+  static constexpr std::size_t kViews = 8, kSpare = 2;  ///< reader slots: one for each, and one more
 
   /// Opens a database as files::Database does.  Throws files::Error, also if a writer commits at every try.
   Snapshot(const std::string& path, const std::string& name);

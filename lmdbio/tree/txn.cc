@@ -174,21 +174,21 @@ void Txn::restore(const Saved& saved) noexcept {
 }
 
 Status Txn::corrupted(const char* what, const std::byte* at) noexcept {
-  block(kError);
+  block(kDamage);
   env_->report_damage(view_, what, at);
   return Status::from_mdb(MDB_CORRUPTED);
 }
 
 Status Txn::bad_page(format::Pgno p) noexcept {
   if (const Status st = unread(); !st.ok()) return st;
-  block(kError);
+  block(kDamage);
   env_->report_damage(view_, p);
   return Status::from_mdb(format::raw(p) > snapshot_.last_pg ? MDB_PAGE_NOTFOUND : MDB_CORRUPTED);
 }
 
 Status Txn::bad_run(format::Pgno p, std::uint64_t bytes) noexcept {
   if (const Status st = unread(); !st.ok()) return st;
-  block(kError);
+  block(kDamage);
   env_->report_bad_run(view_, p, bytes);
   return Status::from_mdb(format::raw(p) > snapshot_.last_pg ? MDB_PAGE_NOTFOUND : MDB_CORRUPTED);
 }

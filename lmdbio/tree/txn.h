@@ -96,6 +96,14 @@ class Txn {
   void restore(const Saved& saved) noexcept;
   /// Forbids further reads of the snapshot: calls return MDB_BAD_TXN.
   void lose() noexcept { block(kError); }
+  /// Lets calls read on after one of them found damage.  Cursors of the transaction must be closed.  Returns
+  /// false if the transaction is blocked for another reason.
+  bool pardon() noexcept {
+    if ((blocked_ & ~unsigned{kDamage}) != 0) return false;
+    blocked_ = 0;
+    stamp_.bits &= ~Stamp::kBlocked;
+    return true;
+  }
   /// Prepares the Txn for another user.  Cursors of the previous use return MDB_BAD_TXN from now on.  Records
   /// of named databases are cleared (in a new transaction, an unknown record is all zeros).
   void recycle() noexcept;
@@ -195,7 +203,7 @@ class Txn {
   void count_in(Counters& counters) noexcept { counters_ = &counters; }
 
  private:
-  enum : unsigned { kFinished = 1, kError = 2 };
+  enum : unsigned { kFinished = 1, kError = 2, kDamage = 4 };
   enum : unsigned char { kNew = 1, kStale = 2, kValid = 4, kUserValid = 8 };
 
   void block(unsigned why) noexcept {

@@ -273,6 +273,33 @@ class Life(Case):
             else:
                 self.assertEqual(len(os.listdir(f"{at}/{folder}")), 1000)
 
+    def break_values(self, path, keys):
+        """Overwrites the numbers of the pages at which values of these keys begin."""
+        with open(path + "/data.mdb", "r+b") as f:
+            pages = f.read()
+            for key in keys:
+                node = pages.index(struct.pack("<H", len(key)) + key) - 6
+                while not struct.unpack_from("<H", pages, node + 4)[0] & 1:  # F_BIGDATA
+                    node = pages.index(struct.pack("<H", len(key)) + key, node + 7) - 6
+                f.seek(node + 8 + len(key))
+                f.write(struct.pack("<Q", 1 << 40))
+
+    def test_damage_after_a_commit(self):
+        keys = {b"%04d" % i: b"%04d" % i * 2000 for i in range(100)}
+        path = self.write(keys)
+        lost = [b"%04d" % i for i in range(20, 60)]
+        self.break_values(path, lost)
+        at = self.mount(path)
+        w = command_test.Writer(path)
+        w.put([(b"more", b"")])
+        w.close()
+        for _ in range(2):
+            for key in lost:
+                self.assertEqual(self.error_of(os.stat, os.fsencode(at) + b"/" + key), errno.EIO)
+        for key in keys.keys() - set(lost):
+            with open(os.fsencode(at) + b"/" + key, "rb") as f:
+                self.assertEqual(f.read(), keys[key])
+
     def test_truncated(self):
         """As with stock LMDB, the server may end if a page of the tree is gone; but no file has wrong bytes."""
         self.statuses = (0, shimtest.status_of_a_signal(signal.SIGBUS))

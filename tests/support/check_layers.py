@@ -31,7 +31,7 @@ LAYERS = {
     "lmdbio/ranks": ["lmdbio/base", "lmdbio/io", "lmdbio/node", "lmdbio/records", PUBLIC],
     "lmdbio/serve": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/gather", "lmdbio/ranks"],
     "lmdbio/files": ["lmdbio/base", "lmdbio/format/layout.h", PUBLIC],
-    "lmdbio/fuse": ["lmdbio/base", "lmdbio/files", PUBLIC],
+    "lmdbio/fuse": ["lmdbio/base", "lmdbio/files", "lmdbio/tree/damage.h", PUBLIC],
     "lmdbio/cli": ["lmdbio/files", "lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/window", "lmdbio/tree",
                    "lmdbio/check", "lmdbio/records", "lmdbio/stats", "lmdbio/ranks", "lmdbio/serve/ready.h", PUBLIC],
     "compat": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/gather", "lmdbio/window", "lmdbio/ahead",
