@@ -1,15 +1,24 @@
 #include "lmdbio/fuse/file_system.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <set>
 
 #include "lmdbio/base/mix.h"
 #include "lmdbio/files/names.h"
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
 
 namespace lmdbio::fuse {
 
@@ -23,6 +32,17 @@ FileSystem& self(fuse_req_t request) { return *static_cast<FileSystem*>(fuse_req
 
 std::string joined(const std::string& directory, std::string_view name) {
   return directory.empty() ? std::string(name) : (directory + "/").append(name);
+}
+
+/// Returns false if a mapped page of a value cannot be read, because the storage fails or the file was
+/// truncated. An access would end the process by SIGBUS.  Reads the value.
+bool is_readable(std::string_view value) noexcept {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(value.data()) & ~(page - 1);
+  const std::size_t bytes = reinterpret_cast<std::uintptr_t>(value.data()) + value.size() - begin;
+  // EINVAL: a kernel before 5.14
+  return value.empty() || ::madvise(reinterpret_cast<void*>(begin), bytes, MADV_POPULATE_READ) == 0 ||
+         errno == EINVAL || errno == EAGAIN || errno == ENOMEM;
 }
 
 /// Calls `answer`, and answers ENOMEM if memory is short.
@@ -47,6 +67,7 @@ struct FileSystem::Directory {
   std::string after;  ///< the next entry is the first one after this key ...
   std::string from;   ///< ... or, if `after` is empty, not before this one
   bool ended = false;
+  int error = 0;                  ///< of the next entry: it stays, so that no listing leaves it out
   off_t offset = 2;               ///< of the next entry; 0 and 1 are "." and ".."
   std::set<std::string> divided;  ///< directories of divided names, which may come again
   // The next entry, if it did not fit into the last answer.
@@ -58,6 +79,7 @@ struct FileSystem::Directory {
     after.clear();
     from = prefix;
     ended = has_next = false;
+    error = 0;
     offset = 2;
     divided.clear();
   }
@@ -74,6 +96,7 @@ FileSystem::FileSystem(Snapshot& snapshot, const Options& options)
         "hex or number");
   const Snapshot::Lease view(snapshot);
   const int rc = view->seek("");
+  if (rc != MDB_NOTFOUND) database.check(rc);
   if (rc == 0) like_ = view->key();
   if (rc == 0 && options.names == Names::number && !naming_.path_of(like_))
     throw files::Error(database.path() + ": keys are not integers of 4 or 8 bytes");
@@ -102,13 +125,18 @@ bool FileSystem::is_record(std::string_view key, std::string_view value) {
   return !snapshot_.is_named_database(files::value_of(key), files::value_of(value));
 }
 
-/// The size of the file for a value.  Only for Datum, the value is read.
-std::uint32_t FileSystem::size_of(View& view, std::string_view key, std::string_view value) {
-  if (options_.part == files::ValuePart::raw) return static_cast<std::uint32_t>(value.size());
-  std::string_view whole;
-  if (view.get(key, whole) != 0) return 0;
-  const auto contents = files::contents_of(whole, options_.part);
-  return contents ? static_cast<std::uint32_t>(contents->size()) : 0;
+/// Sets `size` to the size of the file for a value.  Only for Datum, the value is read.  Returns 0, or the
+/// error of this read.
+int FileSystem::size_of(View& view, std::string_view key, std::string_view value, std::uint32_t& size) {
+  std::optional<std::string_view> contents = value;
+  if (options_.part != files::ValuePart::raw) {
+    std::string_view whole;
+    if (const int rc = view.get(key, whole); rc != 0) return rc;
+    if (!is_readable(whole)) return EIO;
+    contents = files::contents_of(whole, options_.part);
+  }
+  size = contents ? static_cast<std::uint32_t>(contents->size()) : 0;
+  return 0;
 }
 
 /// Returns whether there is a key in the directory `path`.
@@ -132,7 +160,7 @@ FileSystem::Found FileSystem::find(View& view, const std::string& path) {
     const int rc = view.find(*key, value);
     if (rc != 0 && rc != MDB_NOTFOUND) return {EIO};
     if (rc == 0 && is_record(*key, value)) {
-      found.size = size_of(view, *key, value);
+      if (size_of(view, *key, value, found.size) != 0) found.error = EIO;
       return found;
     }
   }
@@ -179,6 +207,10 @@ void FileSystem::read(fuse_req_t request, fuse_ino_t number, std::size_t size, o
     (void)fuse_reply_err(request, EIO);
     return;
   }
+  if (options_.part != files::ValuePart::raw && !is_readable(value)) {
+    (void)fuse_reply_err(request, EIO);
+    return;
+  }
   const auto contents = files::contents_of(value, options_.part);
   if (!contents) {
     (void)fuse_reply_err(request, EIO);
@@ -222,8 +254,8 @@ int FileSystem::next_entry(View& view, Directory& d, std::string& name, Found& f
     if (slash == std::string::npos) {
       if (const int found_rc = view.find(key, value); found_rc != 0) return found_rc;
       if (!is_record(key, value)) continue;
-      found = {0, false, size_of(view, key, value)};
-      return 0;
+      found = {};
+      return size_of(view, key, value, found.size);
     }
     const std::string child = path->substr(0, slash);
     const std::string prefix = files::key_of(child + "/");
@@ -270,8 +302,8 @@ int FileSystem::fill(fuse_req_t request, Directory& d, off_t offset, bool plus, 
   if (!view) return EIO;
   if (offset < d.offset) d.rewind();
   for (;; d.has_next = false, ++d.offset) {
-    if (!d.has_next)
-      if (const int rc = next_entry(*view, d, d.next_name, d.next); rc != 0) return rc;
+    if (!d.has_next && d.error == 0) d.error = next_entry(*view, d, d.next_name, d.next);
+    if (d.error != 0) return d.error;
     d.has_next = true;
     if (d.offset < offset) continue;
     e.attr = attributes(joined(d.path, d.next_name), d.next.is_directory, d.next.size);

@@ -56,7 +56,7 @@ class FileSystem {
 
   Found find(View& view, const std::string& path);
   bool is_directory(View& view, const std::string& path, int& error);
-  std::uint32_t size_of(View& view, std::string_view key, std::string_view value);
+  int size_of(View& view, std::string_view key, std::string_view value, std::uint32_t& size);
   int fill(fuse_req_t request, Directory& d, off_t offset, bool plus, EntryBuffer& out);
   int next_entry(View& view, Directory& d, std::string& name, Found& found);
   struct stat attributes(std::string_view path, bool is_directory, std::uint32_t size) const noexcept;

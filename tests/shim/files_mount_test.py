@@ -284,6 +284,20 @@ class Life(Case):
                 f.seek(node + 8 + len(key))
                 f.write(struct.pack("<Q", 1 << 40))
 
+    def test_no_listing_leaves_out_a_damaged_record(self):
+        keys = {b"d/%04d" % i: b"%04d" % i * 2000 for i in range(50)}
+        path = self.write(keys)
+        self.break_values(path, [b"d/0020"])
+        at = self.mount(path)
+        for _ in range(3):
+            self.assertEqual(self.error_of(os.listdir, at + "/d"), errno.EIO)
+        done = subprocess.run(["cp", "-r", at + "/d", self.fresh("copy")], stderr=subprocess.DEVNULL)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertEqual(self.error_of(os.stat, at + "/d/0020"), errno.EIO)
+        for key in keys.keys() - {b"d/0020"}:
+            with open(os.fsencode(at) + b"/" + key, "rb") as f:
+                self.assertEqual(f.read(), keys[key])
+
     def test_damage_after_a_commit(self):
         keys = {b"%04d" % i: b"%04d" % i * 2000 for i in range(100)}
         path = self.write(keys)
@@ -299,6 +313,30 @@ class Life(Case):
         for key in keys.keys() - set(lost):
             with open(os.fsencode(at) + b"/" + key, "rb") as f:
                 self.assertEqual(f.read(), keys[key])
+
+    def test_damaged_datum(self):
+        path = self.write({b"%02d" % i: datum(b"x" * 9000) for i in range(40)})
+        at = self.mount(path, "--value", "datum")
+        with open(path + "/data.mdb", "r+b") as f:  # the map of the server follows
+            f.truncate(os.path.getsize(path + "/data.mdb") - 3 * 4096)
+        outcomes = set()
+        for i in range(40):
+            try:
+                outcomes.add(os.path.getsize(f"{at}/{i:02}"))
+            except OSError as e:
+                outcomes.add(e.errno)
+        self.assertIsNone(self.server.poll())
+        self.assertEqual(outcomes, {9000, errno.EIO})
+
+    def test_damaged_root(self):
+        path, at = self.write({b"%04d" % i: b"x" * 100 for i in range(1000)}), self.fresh("at")
+        with open(path + "/data.mdb", "r+b") as f:
+            meta = f.read()
+            f.seek(max((struct.unpack_from("<Q", meta, p + 16 + 24 + 96 + 8)[0], struct.unpack_from("<Q", meta, p + 16 + 24 + 48 + 40)[0])
+                       for p in (0, 4096))[1] * 4096)
+            f.write(b"\x55" * 4096)
+        self.assertIn("MDB_CORRUPTED", self.lmdbio("mount", path, at, status=2).stderr)
+        self.assertFalse(os.path.ismount(at))
 
     def test_truncated(self):
         """As with stock LMDB, the server may end if a page of the tree is gone; but no file has wrong bytes."""
