@@ -87,6 +87,8 @@ unsigned Database::flags() const {
 
 bool Database::has_other_order() const { return (flags() & (MDB_INTEGERKEY | MDB_REVERSEKEY)) != 0; }
 
+bool Database::has_integer_keys() const { return (flags() & MDB_INTEGERKEY) != 0; }
+
 bool Database::may_be_named_database(const MDB_val& value) const noexcept {
   return main_ && value.mv_size == sizeof(format::DbRecord);
 }
@@ -103,7 +105,7 @@ bool Database::is_named_database(const MDB_val& key, const MDB_val& value) {
 
 bool Database::get(std::string_view key, MDB_val& value) const {
   MDB_val k = value_of(key);
-  if ((flags() & MDB_INTEGERKEY) != 0) {
+  if (has_integer_keys()) {
     // LMDB reads as many bytes of `key` as the keys of the database have.
     Cursor first(*this);
     if (!first.seek("") || first.key().mv_size != key.size()) return false;

@@ -62,6 +62,7 @@ class Database {
   const struct stat& file() const noexcept { return file_; }
   /// Returns true if keys are not in the order of their bytes, so that a KeyRange has no meaning.
   bool has_other_order() const;
+  bool has_integer_keys() const;
   /// Returns true if a record of the main database stands for a named database, and is not a value.
   bool is_named_database(const MDB_val& key, const MDB_val& value);
   /// Returns false if a record with this value is surely none.  Any thread.

@@ -86,7 +86,9 @@ struct FileSystem::Directory {
 };
 
 FileSystem::FileSystem(Snapshot& snapshot, const Options& options)
-    : snapshot_(snapshot), options_(options), naming_(options.names, options.suffix) {
+    : snapshot_(snapshot),
+      options_(options),
+      naming_(options.names, options.suffix, snapshot.database().has_integer_keys()) {
   const files::Database& database = snapshot.database();
   const bool other_order = database.has_other_order();
   if (other_order && options.names == Names::text)
@@ -98,8 +100,9 @@ FileSystem::FileSystem(Snapshot& snapshot, const Options& options)
   const int rc = view->seek("");
   if (rc != MDB_NOTFOUND) database.check(rc);
   if (rc == 0) like_ = view->key();
-  if (rc == 0 && options.names == Names::number && !naming_.path_of(like_))
-    throw files::Error(database.path() + ": keys are not integers of 4 or 8 bytes");
+  if (options.names == Names::number &&
+      (!database.has_integer_keys() || (rc == 0 && !naming_.path_of(like_))))
+    throw files::Error(database.path() + ": keys are not integers (MDB_INTEGERKEY) of 4 or 8 bytes");
 }
 
 struct stat FileSystem::attributes(std::string_view path, bool is_directory,

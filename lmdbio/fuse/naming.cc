@@ -79,9 +79,11 @@ std::optional<std::string> Naming::decoded(std::string_view name, std::string_vi
 
 std::optional<std::string> Naming::key_of(std::string_view path, std::string_view like) const {
   if (!path.ends_with(suffix_)) return std::nullopt;
-  std::optional<std::string> key = decoded(path.substr(0, path.size() - suffix_.size()), like);
+  const std::optional<std::string> key = decoded(path.substr(0, path.size() - suffix_.size()), like);
   // Only one name of a key is valid.
-  if (key && (key->empty() || path_of(*key) != path)) key.reset();
+  if (!key || key->empty() || path_of(*key) != path) return std::nullopt;
+  // LMDB reads as many bytes of an integer key as the keys of the database have.
+  if (integers_ && key->size() != like.size()) return std::nullopt;
   return key;
 }
 

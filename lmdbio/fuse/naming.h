@@ -17,7 +17,9 @@ enum class Names : unsigned char {
 /// Converts keys to paths and back.  Pure; any thread.  Functions may throw bad_alloc.
 class Naming {
  public:
-  Naming(Names names, std::string suffix) : names_(names), suffix_(std::move(suffix)) {}
+  /// `integers`: the keys of the database are integers, which all have one size.
+  Naming(Names names, std::string suffix, bool integers)
+      : names_(names), integers_(integers), suffix_(std::move(suffix)) {}
 
   bool has_directories() const noexcept { return names_ == Names::text; }
   /// Returns the path of a key's file.  Returns nothing if a number is wanted and the key is none, or if the
@@ -31,6 +33,7 @@ class Naming {
   std::optional<std::string> decoded(std::string_view name, std::string_view like) const;
 
   Names names_;
+  bool integers_;
   std::string suffix_;
 };
 

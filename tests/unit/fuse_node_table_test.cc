@@ -96,21 +96,21 @@ TEST(Naming, Table) {
       {Names::number, number(~std::uint64_t{0}), "18446744073709551615.jpg"},
   };
   for (const auto& row : kTable) {
-    const Naming naming(row.names, ".jpg");
+    const Naming naming(row.names, ".jpg", row.names == Names::number);
     EXPECT_EQ(naming.path_of(row.key), row.path);
     EXPECT_EQ(naming.key_of(row.path, number(std::uint64_t{7})), row.key);
   }
-  const Naming small(Names::number, "");
+  const Naming small(Names::number, "", true);
   EXPECT_EQ(small.path_of(number(std::uint32_t{300})), "300");
   EXPECT_EQ(small.key_of("300", number(std::uint32_t{7})), number(std::uint32_t{300}));
   EXPECT_FALSE(small.key_of("4294967296", number(std::uint32_t{7})));
   EXPECT_FALSE(small.path_of("abc"));
-  EXPECT_FALSE(Naming(Names::hex, "").path_of(std::string(128, 'x')));
+  EXPECT_FALSE(Naming(Names::hex, "", false).path_of(std::string(128, 'x')));
 }
 
 TEST(Naming, OtherPathsAreNoNames) {
   const auto refused = [](Names names, std::string_view path) {
-    return !Naming(names, "").key_of(path, std::string(8, 'x'));
+    return !Naming(names, "", names == Names::number).key_of(path, std::string(8, 'x'));
   };
   for (const char* const path : {"a%2Fb", "%2Ex", "x%00%2541", "%2561", ""})
     EXPECT_TRUE(refused(Names::text, path)) << path;
@@ -118,7 +118,12 @@ TEST(Naming, OtherPathsAreNoNames) {
     EXPECT_TRUE(refused(Names::hex, path)) << path;
   for (const char* const path : {"01", "-1", "+1", " 1", "1 ", "1x", "", "18446744073709551616"})
     EXPECT_TRUE(refused(Names::number, path)) << path;
-  EXPECT_FALSE(Naming(Names::text, ".jpg").key_of("a.png", ""));
+  const Naming integers(Names::hex, "", true);
+  for (const char* const path : {"61", "61626364", "616263646566676869"})
+    EXPECT_FALSE(integers.key_of(path, std::string(8, 'x'))) << path;
+  EXPECT_TRUE(integers.key_of("6162636465666768", std::string(8, 'x')));
+  EXPECT_FALSE(integers.key_of("6162636465666768", ""));
+  EXPECT_FALSE(Naming(Names::text, ".jpg", false).key_of("a.png", ""));
 }
 
 }  // namespace
