@@ -1,6 +1,7 @@
 // lmdbio-fuse: shows a database as a read-only file system (`lmdbio mount`).
 #include <fcntl.h>
 #include <fuse_lowlevel.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,7 +34,7 @@ constexpr int kUnusable = 2;
 struct Options {
   std::string path, directory, database;
   bool foreground = false;
-  bool for_all = ::geteuid() == 0;
+  bool for_all = false;
   FileSystem::Options show;
 };
 
@@ -51,38 +52,43 @@ class Session {
     fuse_args args = FUSE_ARGS_INIT(3, argv);
     session_ = fuse_session_new(&args, &FileSystem::operations(), sizeof(fuse_lowlevel_ops), &fs);
     fuse_opt_free_args(&args);
-    mounted_ = session_ != nullptr && fuse_session_mount(session_, directory.c_str()) == 0;
+    // Before the mount: a signal that comes now ends run(), and leaves no mount without a server.  SIGPIPE is
+    // ignored.
+    handled_ = session_ != nullptr && fuse_set_signal_handlers(session_) == 0;
+    mounted_ = handled_ && fuse_session_mount(session_, directory.c_str()) == 0;
   }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   ~Session() {
     if (mounted_) fuse_session_unmount(session_);
+    if (handled_) fuse_remove_signal_handlers(session_);
     if (session_ != nullptr) fuse_session_destroy(session_);
   }
   bool is_mounted() const noexcept { return mounted_; }
+  /// Returns true if a signal has ended it before run().
+  bool is_over() const noexcept { return fuse_session_exited(session_) != 0; }
   /// Answers requests until the file system is unmounted, or SIGINT, SIGTERM or SIGHUP comes.
   int run() {
-    if (fuse_set_signal_handlers(session_) != 0) return -1;
     fuse_loop_config* const config = fuse_loop_cfg_create();
     fuse_loop_cfg_set_max_threads(config, Snapshot::kViews);
     fuse_loop_cfg_set_idle_threads(config, Snapshot::kViews);
     const int rc = fuse_session_loop_mt(session_, config);
     fuse_loop_cfg_destroy(config);
-    fuse_remove_signal_handlers(session_);
     return rc;
   }
 
  private:
   fuse_session* session_ = nullptr;
-  bool mounted_ = false;
+  bool handled_ = false, mounted_ = false;
 };
 
-/// Tells the parent that the file system can be used, and leaves its terminal.
-void become_daemon(const UniqueFd& parent) {
+/// Leaves the terminal, and tells the parent that the file system can be used.  Returns false if the parent
+/// has ended.  Stays in the directory, because settings may have relative paths.
+bool become_daemon(const UniqueFd& parent) {
+  (void)::setsid();  // not before: signals of the terminal are for both until now
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) (void)::dup2(null.get(), fd);
-  (void)!::chdir("/");
-  (void)!::write(parent.get(), "", 1);
+  return ::write(parent.get(), "", 1) == 1;
 }
 
 int serve(const Options& options, UniqueFd parent) {
@@ -93,7 +99,7 @@ int serve(const Options& options, UniqueFd parent) {
   if (options.for_all) mount += ",allow_other";
   Session session(fs, mount, options.directory);
   if (!session.is_mounted()) return kUnusable;  // libfuse has said why
-  if (parent) become_daemon(parent);
+  if (parent && (session.is_over() || !become_daemon(parent))) return kUnusable;
   parent.reset();
   const int rc = session.run();
   return rc == 0 || rc > 0 ? 0 : kUnusable;  // above 0: a signal
@@ -108,7 +114,6 @@ int start(const Options& options) {
   if (pid < 0) return fail(std::strerror(errno));
   if (pid == 0) {
     ready.reset();
-    (void)::setsid();
     return serve(options, std::move(tell));
   }
   tell.reset();
@@ -143,8 +148,8 @@ int parse(int argc, char** argv, Options& options, bool& goes_on) {
                  "raw: whole values (default); datum: the pixels or the encoded image of Caffe's Datum")
       ->transform(CLI::CheckedTransformer(parts).description(""))
       ->type_name("raw|datum");
-  app.add_flag("--allow-other,!--no-allow-other", options.for_all,
-               "other users may use the files, too (root: default; others: if /etc/fuse.conf allows it)");
+  app.add_flag("--allow-other", options.for_all,
+               "other users may use the files, too (by others than root: if /etc/fuse.conf allows it)");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -169,6 +174,9 @@ int main(int argc, char** argv) {
                                                            &std::free);
     if (real == nullptr) return fail(options.directory + ": " + std::strerror(errno));
     options.directory = real.get();
+    struct stat st {};
+    if (::stat(real.get(), &st) != 0) return fail(options.directory + ": " + std::strerror(errno));
+    if (!S_ISDIR(st.st_mode)) return fail(options.directory + ": not a directory");
     return options.foreground ? serve(options, UniqueFd()) : start(options);
   } catch (const std::exception& e) {
     return fail(e.what());

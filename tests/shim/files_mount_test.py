@@ -162,7 +162,9 @@ class Contents(Case):
             self.assertEqual(f.read(), b"300")
         self.assertEqual(self.error_of(os.stat, at + "/0300.txt"), errno.ENOENT)
         at = self.mount(numbers, "--names", "hex")
-        self.assertEqual(names(at)[0], "0500000000000000")
+        self.assertEqual(sorted(names(at)), sorted(struct.pack("<Q", i).hex() for i in (5, 300, 70000)))
+        for name in ("05000000", "05", "050000000000000000", "0500000000000000" * 2):
+            self.assertEqual(self.error_of(os.stat, f"{at}/{name}"), errno.ENOENT)
         several = self.database("several")
         at = self.mount(several)
         self.assertEqual(names(at), ["beside"])
@@ -175,19 +177,23 @@ class Contents(Case):
         path = self.write({b"d/a": b"1"})
         for mode, file, directory in ((0o600, 0o400, 0o500), (0o640, 0o440, 0o550), (0o644, 0o444, 0o555)):
             os.chmod(path + "/data.mdb", mode)
-            at = self.mount(path)
+            at = self.mount(path, *["--allow-other"][:os.geteuid() == 0])
             self.assertEqual([os.stat(f"{at}/{n}").st_mode & 0o7777 for n in ("d/a", "d", "")], [file, directory, directory])
             if os.geteuid() == 0:
                 os.chmod(self.dir, 0o755)
                 done = subprocess.run(["cat", at + "/d/a"], user=65534, group=65534, extra_groups=[], stdout=subprocess.PIPE,
                                       stderr=subprocess.DEVNULL)
                 self.assertEqual(done.stdout, b"1" if mode == 0o644 else b"")
+                # Without the option, a database that its directory protects stays protected.
+                done = subprocess.run(["cat", self.mount(path) + "/d/a"], user=65534, group=65534, extra_groups=[],
+                                      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+                self.assertEqual(done.stdout, b"")
 
     def test_errors(self):
         path, at = self.write({b"a": b"1"}), self.fresh("at")
         numbers = self.write([(struct.pack("<Q", 1), b"")], flags=INTEGERKEY, path=self.fresh("numbers"))
-        for args, text in (((self.dir, at), "no data.mdb"), ((path, at + "/none"), "No such file"), ((path, at, "--names", "number"),
-                           "not integers"), ((numbers, at), "no directories"), ((path, at, "--db", "x"), "database x"),
+        for args, text in (((self.dir, at), "no data.mdb"), ((path, path + "/data.mdb"), "not a directory"), ((path, at + "/none"), "No such file"), ((path, at, "--names", "number"),
+                           "not integers"), ((self.write({b"12345678": b""}, path=self.fresh("eight")), at, "--names", "number"), "not integers"), ((numbers, at), "no directories"), ((path, at, "--db", "x"), "database x"),
                            ((path, at, "--suffix", "a/b"), "no slash"), ((path,), "required")):
             self.assertIn(text, self.lmdbio("mount", *args, status=2).stderr)
         self.assertFalse(os.path.ismount(at))
@@ -233,6 +239,57 @@ class Life(Case):
             self.server.send_signal(number)
             self.assertEqual(self.server.wait(timeout=60), 0)
             self.assertFalse(os.path.ismount(at))
+
+    def in_background(self, path, at, **more):
+        """Starts a mount.  Returns the process that starts it, and a descriptor that ends when the server does."""
+        end, held = os.pipe()
+        self.addCleanup(os.close, end)
+        process = subprocess.Popen([shimtest.CONFIG["command"], "mount", path, at], pass_fds=[held], stdin=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL, **more)
+        os.close(held)
+        return process, end
+
+    def test_signals_during_the_start(self):
+        path, r = self.write({b"a": b"1"}), random.Random(25)
+        for i in range(60):
+            at = self.fresh(f"at{i}")
+            process, end = self.in_background(path, at, start_new_session=True)
+            for _ in range(r.randrange(400000)):  # some moment
+                pass
+            if i % 3 == 0:
+                process.kill()  # the server cannot tell that it is ready
+            else:
+                os.killpg(process.pid, (signal.SIGINT, signal.SIGTERM)[i % 3 - 1])
+            process.wait(timeout=60)
+            try:
+                names = os.listdir(at)
+            except OSError as e:  # it unmounts at this moment
+                self.assertIn(e.errno, (errno.ENOTCONN, errno.ECONNABORTED, errno.ENODEV))
+                names = []
+            if names == ["a"]:
+                subprocess.run(["fusermount3", "-u", "-z", "-q", at], stderr=subprocess.DEVNULL)
+            self.assertEqual(os.read(end, 1), b"")
+            self.assertEqual(os.listdir(at), [])
+            self.assertFalse(os.path.ismount(at))
+
+    def test_reader_slots(self):
+        path = self.write({b"a": b"1"})
+        self.mount(path)
+        w, lines = command_test.Writer(path), []
+        listed = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda text, _: lines.append(text) or 0)
+        w.lib.mdb_reader_list(w.env, listed, None)
+        w.close()
+        self.assertEqual(sum(int(line.split()[0]) == self.server.pid for line in lines if line.split()[0].isdigit()), 9)
+
+    def test_relative_settings(self):
+        self.write({b"a": b"1"}, path=self.fresh("db"))
+        os.mkdir(os.path.join(self.dir, "at"))
+        env = shimtest.environment("stock", {"LMDBIO_STATS": "st.json"})
+        process, end = self.in_background("db", "at", cwd=self.dir, env=env)
+        self.assertEqual(process.wait(timeout=60), 0)
+        subprocess.run(["fusermount3", "-u", self.dir + "/at"], check=True)
+        self.assertEqual(os.read(end, 1), b"")
+        self.assertGreater(os.path.getsize(self.dir + "/st.json"), 0)
 
     def test_killed(self):
         at = self.mount(self.write({b"a": b"1"}))
