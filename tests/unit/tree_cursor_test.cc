@@ -270,5 +270,25 @@ TEST(Cursor, BlockedTransactionAnswersBadTxnToEveryCall) {
   EXPECT_EQ(idle.count(n).raw(), MDB_BAD_TXN);
 }
 
+TEST(Cursor, PardonedTransactionReadsOnUntilItsEnd) {
+  Dups p;
+  put(p.f.page(3), std::uint64_t{99});
+  Damaged d(p.f);
+  MDB_val k{}, v{};
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(Cursor(*d.txn, kMainDbi).get(&k, &v, MDB_LAST).raw(), MDB_CORRUPTED);
+    EXPECT_TRUE(d.txn->blocked());
+    EXPECT_TRUE(d.txn->pardon());
+    EXPECT_FALSE(d.txn->blocked());
+    EXPECT_TRUE(Cursor(*d.txn, kMainDbi).get(&k, &v, MDB_FIRST).ok());
+  }
+  EXPECT_TRUE(d.txn->pardon()) << "nothing to pardon";
+  d.txn->lose();
+  EXPECT_FALSE(d.txn->pardon());
+  EXPECT_EQ(Cursor(*d.txn, kMainDbi).get(&k, &v, MDB_FIRST).raw(), MDB_BAD_TXN);
+  d.txn->end(true);
+  EXPECT_FALSE(d.txn->pardon());
+}
+
 }  // namespace
 }  // namespace lmdbio::tree
