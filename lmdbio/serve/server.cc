@@ -101,10 +101,11 @@ bool Server::may_accept() const noexcept {
   return transient < kMostTransient;
 }
 
-// Takes the messages that have arrived, in the sequence of the receives, and receives again.
+// Takes the messages that have arrived, in the sequence of the receives, and receives again.  Questions wait
+// while too many bytes are being read; answers need no reads.
 template <class Accept>
 Status Server::take(std::deque<Incoming>& incoming, Channel channel, Accept&& accept) {
-  while (!incoming.empty() && incoming.front().op.done() && may_accept()) {
+  while (!incoming.empty() && incoming.front().op.done() && (channel != kQuestions || may_accept())) {
     Incoming first = std::move(incoming.front());
     incoming.pop_front();
     if (!first.op.status.ok()) return first.op.status;
