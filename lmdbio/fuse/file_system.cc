@@ -85,6 +85,8 @@ struct FileSystem::Directory {
   }
 };
 
+FileSystem::~FileSystem() = default;
+
 FileSystem::FileSystem(Snapshot& snapshot, const Options& options)
     : snapshot_(snapshot),
       options_(options),
@@ -230,14 +232,24 @@ void FileSystem::read(fuse_req_t request, fuse_ino_t number, std::size_t size, o
 }
 
 void FileSystem::open_directory(fuse_req_t request, fuse_ino_t number, fuse_file_info* info) {
-  auto d = std::make_unique<Directory>();
+  auto made = std::make_unique<Directory>();
+  Directory* const d = made.get();
   d->number = number;
   d->path = nodes_.get(number).path;
   if (!d->path.empty()) d->prefix = files::key_of(d->path + "/");
   d->rewind();
-  info->fh = reinterpret_cast<std::uintptr_t>(d.get());
+  info->fh = reinterpret_cast<std::uintptr_t>(d);
   info->cache_readdir = info->keep_cache = 1;
-  if (fuse_reply_open(request, info) == 0) (void)d.release();
+  {
+    const std::lock_guard lock(directories_mutex_);
+    directories_.emplace(d, std::move(made));
+  }
+  if (fuse_reply_open(request, info) != 0) close_directory(info);
+}
+
+void FileSystem::close_directory(const fuse_file_info* info) noexcept {
+  const std::lock_guard lock(directories_mutex_);
+  directories_.erase(reinterpret_cast<Directory*>(info->fh));
 }
 
 /// Sets `name` and `found` to the next entry.  Returns 0, MDB_NOTFOUND at the end, or another error.
@@ -377,7 +389,7 @@ const fuse_lowlevel_ops& FileSystem::operations() noexcept {
       guarded(r, [&] { self(r).read_directory(r, size, offset, info, true); });
     };
     o.releasedir = [](fuse_req_t r, fuse_ino_t, fuse_file_info* info) {
-      delete reinterpret_cast<Directory*>(info->fh);
+      self(r).close_directory(info);
       (void)fuse_reply_err(r, 0);
     };
     o.statfs = [](fuse_req_t r, fuse_ino_t) { guarded(r, [&] { self(r).status(r); }); };

@@ -4,8 +4,11 @@
 #include <fuse_lowlevel.h>
 #include <sys/stat.h>
 
+#include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "lmdbio/files/value_part.h"
@@ -28,6 +31,7 @@ class FileSystem {
 
   /// Both outlive this object.  Throws files::Error if the database cannot be shown with these names.
   FileSystem(Snapshot& snapshot, const Options& options);
+  ~FileSystem();
   FileSystem(const FileSystem&) = delete;
   FileSystem& operator=(const FileSystem&) = delete;
 
@@ -39,6 +43,7 @@ class FileSystem {
   void read(fuse_req_t request, fuse_ino_t number, std::size_t size, off_t offset);
   void open_directory(fuse_req_t request, fuse_ino_t number, fuse_file_info* info);
   void read_directory(fuse_req_t request, std::size_t size, off_t offset, fuse_file_info* info, bool plus);
+  void close_directory(const fuse_file_info* info) noexcept;
   void status(fuse_req_t request);
   void forget(std::uint64_t number, std::uint64_t uses) noexcept { nodes_.forget(number, uses); }
 
@@ -67,6 +72,8 @@ class FileSystem {
   const Naming naming_;
   std::string like_;  ///< a key of the database
   NodeTable nodes_;
+  std::mutex directories_mutex_;  // a leaf lock; guards the member below
+  std::unordered_map<const Directory*, std::unique_ptr<Directory>> directories_;  ///< those that are open
 };
 
 }  // namespace lmdbio::fuse
