@@ -15,8 +15,8 @@ class Partial {
  public:
   /// Makes the directory, or continues with one that was left behind.  `fingerprint`: of what is put there.
   /// It is an error if `path` exists and was not published with this fingerprint, if the directory was made
-  /// for something else, and if another process fills it.  Removes what is there if the machine was started
-  /// again since it was written.
+  /// for something else, and if another process fills it.  If the machine was started again after the
+  /// directory was written, the old contents are removed.
   Partial(const std::string& path, std::uint64_t fingerprint);
   const std::string& directory() const noexcept { return directory_; }
   /// Returns true if the directory is complete and has its name: an earlier process has ended before
@@ -27,7 +27,7 @@ class Partial {
   /// Removes the state, after publish().
   void forget();
 
-  /// Returns the paths that an object for `path` uses, of which some may not exist.
+  /// Returns the paths that an object for `path` uses.  Some of them may not exist.
   static std::array<std::string, 3> paths(const std::string& path);
 
  private:

@@ -110,7 +110,7 @@ pid_t start_writer(char** argv) {
   return pid;
 }
 
-/// Compares what was new with what the database has at the end.
+/// Compares the records that were new with those of the database at the end.
 void compare(const char* dir, const std::map<std::string, unsigned>& seen) {
   MDB_env* const env = open_env(dir, MDB_RDONLY);
   MDB_txn* txn;
