@@ -234,7 +234,7 @@ class Export {
   Target target_;
   Problems problems_;
   std::string last_key_;
-  std::string clear_;  ///< the directories of a name, none of which is a file
+  std::string clear_;  ///< the directories of a name; none of them is a file
 };
 
 void check_suffix(const std::string& suffix) {

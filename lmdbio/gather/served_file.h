@@ -19,9 +19,10 @@ namespace lmdbio::gather {
 /// One snapshot of a database file.  Any thread.
 class ServedFile {
  public:
-  /// Returns the file, or nullptr if it is not served: there is no server or no other node, the file system
-  /// is local, most of the file is in the page cache, the snapshot is not the newest one, or the server
-  /// refuses the file. `path`: for messages.  Call it with no lock held.  Blocks.
+  /// Returns the file, or nullptr if it is not served.  A file is not served without a server or without
+  /// another node, on a local file system, for a snapshot that is not the newest one, and if most of it is in
+  /// the page cache.  The server may also refuse it.  `path`: for messages.  Call it with no lock held.
+  /// Blocks.
   static std::shared_ptr<ServedFile> get(const std::shared_ptr<const OpenFile>& file, const char* path,
                                          std::uint64_t snapshot) noexcept;
 

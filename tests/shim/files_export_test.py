@@ -15,7 +15,6 @@ import shimtest
 from files_test import FLOATS, damage_leaf, datum, key_of
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-import slowfs  # noqa: E402
 
 
 def left_out(names):
@@ -189,12 +188,7 @@ class Tar(files_test.Case):
     def test_whole_database_is_read_once_in_large_requests(self):
         records, value = 3000, 12000
         source = self.write({b"%08d" % i: b"x" * value for i in range(records)})
-        try:
-            fs = slowfs.SlowFs(shimtest.CONFIG["slowfs"], source, max_background=256)
-            fs.__enter__()
-        except slowfs.Missing as why:
-            self.skipTest(str(why))
-        self.addCleanup(fs.__exit__, None, None, None)
+        fs = self.slow_storage(source)
         archive = self.output("export", "--tar", fs.path)
         self.assertEqual(archive, self.output("export", "--tar", source))
         read = fs.counters()["read"]

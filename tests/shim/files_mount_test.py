@@ -18,7 +18,6 @@ from files_export_test import left_out
 from files_test import INTEGERKEY, damage_leaf, datum, key_of
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-import slowfs  # noqa: E402
 
 
 class Case(files_test.Case):
@@ -430,13 +429,7 @@ class Cold(Case):
 
     def slow(self, records, **options):
         source = self.write(records, path=self.fresh("source"))
-        try:
-            fs = slowfs.SlowFs(shimtest.CONFIG["slowfs"], source, max_background=256, **options)
-            fs.__enter__()
-        except slowfs.Missing as why:
-            self.skipTest(str(why))
-        self.addCleanup(fs.__exit__, None, None, None)
-        return fs, os.path.getsize(source + "/data.mdb")
+        return self.slow_storage(source, **options), os.path.getsize(source + "/data.mdb")
 
     def test_reading_in_order_reads_ahead(self):
         records = [(b"%02d/%08d" % (i // 500, i), b"%08d" % i * 4000) for i in range(2000)]

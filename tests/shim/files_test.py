@@ -69,6 +69,16 @@ class Case(command_test.Case):
         w.close()
         return path
 
+    def slow_storage(self, source, **options):
+        """Mounts `source` as slow storage, whose requests are counted."""
+        try:
+            fs = slowfs.SlowFs(shimtest.CONFIG["slowfs"], source, max_background=256, **options)
+            fs.__enter__()
+        except slowfs.Missing as why:
+            self.skipTest(str(why))
+        self.addCleanup(fs.__exit__, None, None, None)
+        return fs
+
     def output(self, *args, status=0, **kwargs):
         """The bytes on standard output."""
         done = subprocess.run([shimtest.CONFIG["command"], *args], env=shimtest.environment("stock", kwargs.pop("env", None)),
@@ -159,12 +169,7 @@ class Ls(Case):
     def test_reads_no_values(self):
         records, value = 1500, 40000
         source = self.write({b"%0200d" % i: b"x" * value for i in range(records)})
-        try:
-            fs = slowfs.SlowFs(shimtest.CONFIG["slowfs"], source, max_background=256)
-            fs.__enter__()
-        except slowfs.Missing as why:
-            self.skipTest(str(why))
-        self.addCleanup(fs.__exit__, None, None, None)
+        fs = self.slow_storage(source)
         self.assertEqual(len(self.output("ls", "-l", fs.path).splitlines()), records)
         self.assertLess(fs.counters()["read"]["bytes"], records * value / 4)
 
