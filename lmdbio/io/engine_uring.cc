@@ -43,6 +43,7 @@ class UringEngine final : public IoEngine {
   Result<std::size_t> do_reap(std::span<RawResult> out, std::size_t min) noexcept override;
   Status try_nothing() noexcept;
   void allow_workers() noexcept;
+  long read_at_end(unsigned slot) noexcept;
   void wait_for_one() noexcept;
 
   const int fd_;
@@ -50,7 +51,11 @@ class UringEngine final : public IoEngine {
   io_uring ring_{};
   // One vector per slot, for IORING_OP_READV, since IORING_OP_READ needs Linux 5.6.  Before Linux 5.5,
   // IORING_OP_READV uses its vectors until the read ends.
-  std::unique_ptr<iovec[]> vectors_;
+  struct Sent {
+    iovec to;
+    std::uint64_t offset;
+  };
+  std::unique_ptr<Sent[]> sent_;
   std::size_t in_kernel_ = 0;  // reads in flight
 };
 
@@ -61,8 +66,8 @@ UringEngine::~UringEngine() {
 }
 
 Status UringEngine::start() noexcept {
-  vectors_.reset(new (std::nothrow) iovec[caps().depth]);
-  if (vectors_ == nullptr) return Status::from_errno(ENOMEM);
+  sent_.reset(new (std::nothrow) Sent[caps().depth]);
+  if (sent_ == nullptr) return Status::from_errno(ENOMEM);
   // Set no flags, since they are newer than Linux 5.4.  The completion queue cannot overflow: at most depth
   // reads are in flight, and it has twice as many entries.
   if (const int rc = ::io_uring_queue_init(caps().depth, &ring_, 0); rc < 0) return Status::from_kernel(rc);
@@ -117,8 +122,8 @@ Result<std::size_t> UringEngine::do_submit(std::span<const RawRead> reads) noexc
   for (const RawRead& r : reads) {
     io_uring_sqe* const sqe = ::io_uring_get_sqe(&ring_);
     if (sqe == nullptr) break;
-    vectors_[r.slot] = {r.dst.data(), r.dst.size()};
-    ::io_uring_prep_readv(sqe, fd_, &vectors_[r.slot], 1, r.offset);
+    sent_[r.slot] = {{r.dst.data(), r.dst.size()}, r.offset};
+    ::io_uring_prep_readv(sqe, fd_, &sent_[r.slot].to, 1, r.offset);
     ::io_uring_sqe_set_data64(sqe, r.slot);
     ++prepared;
   }
@@ -146,12 +151,22 @@ Result<std::size_t> UringEngine::do_reap(std::span<RawResult> out, std::size_t m
   }
   std::size_t n = 0;
   for (io_uring_cqe* cqe; n < out.size() && ::io_uring_peek_cqe(&ring_, &cqe) == 0; ++n) {
-    out[n] = RawResult{static_cast<unsigned>(::io_uring_cqe_get_data64(cqe)), cqe->res};
+    const auto slot = static_cast<unsigned>(::io_uring_cqe_get_data64(cqe));
+    out[n] = RawResult{slot, cqe->res != 0 ? cqe->res : read_at_end(slot)};
     ::io_uring_cqe_seen(&ring_, cqe);
   }
   in_kernel_ -= n;
   if (n == 0 && rc < 0) return Status::from_kernel(rc);
   return n;
+}
+
+// Repeats a read that returned 0 with pread(2), and returns its result.  For files on FUSE that are read past
+// the page cache, an asynchronous read ends at the length that the kernel remembers (fuse_direct_IO() in
+// fs/fuse/file.c), and the file may have grown since.  pread(2) asks the file system.
+long UringEngine::read_at_end(unsigned slot) noexcept {
+  const Sent& sent = sent_[slot];
+  const ssize_t n = ::pread(fd_, sent.to.iov_base, sent.to.iov_len, static_cast<off_t>(sent.offset));
+  return n >= 0 ? n : -errno;
 }
 
 // Waits for one read, for the destructor.  A read must end before its memory is freed, even if the kernel

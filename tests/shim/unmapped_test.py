@@ -86,6 +86,19 @@ class Unmapped(Walks):
         self.assertEqual(read.do("close 0"), "0")
         self.assertEqual(read.end(), 0)
 
+    # An asynchronous read of such a file ends at the length that the kernel remembers.
+    def test_engines_read_what_was_added_elsewhere(self):
+        source = self.fresh("grows")
+        with open(source + "/data.mdb", "wb") as f:
+            f.write(bytes(4096))
+        fs = self.mount(source)
+        done = subprocess.run([shimtest.program("growing_reads"), fs.path + "/data.mdb", source + "/data.mdb"],
+                              stdout=subprocess.PIPE, text=True, env=shimtest.environment("stock"))
+        ends = f"right, then {errno.EIO}"
+        self.assertEqual(done.returncode, 0)
+        self.assertIn(done.stdout.splitlines(), [[f"{e}: {ends}" for e in engines] for engines in (
+            ("io_uring", "threads", "pread"), ("threads", "threads", "pread"))])  # the second: without io_uring
+
     def writer_and_reader(self, name, memory="64M"):
         """A database that a writer elsewhere goes on with, and a reader that cannot map it."""
         path = self.fresh(name)
