@@ -188,6 +188,11 @@ Result<ChunkHeader> ChunkHeader::parse(Bytes stored, std::uint64_t tag) noexcept
   return out;
 }
 
+bool ChunkHeader::is_frame(std::size_t i, Bytes stored) const noexcept {
+  return i < frames() && stored.size() == stored_frame_bytes(i) &&
+         XXH3_64bits(stored.data(), stored.size()) == checksums_[i];
+}
+
 Status ChunkHeader::decompress(std::size_t first, std::size_t count, Bytes stored, MutableBytes out,
                                Scratch& scratch) const noexcept {
   if (first > frames() || count > frames() - first ||
@@ -199,7 +204,7 @@ Status ChunkHeader::decompress(std::size_t first, std::size_t count, Bytes store
   for (std::size_t i = first; i < first + count; ++i) {
     const Bytes from = stored.subspan(offset(i) - offset(first), stored_frame_bytes(i));
     const MutableBytes to = out.subspan((i - first) * kFrameBytes, frame_bytes(i));
-    if (XXH3_64bits(from.data(), from.size()) != checksums_[i]) return damaged();
+    if (!is_frame(i, from)) return damaged();
     if (from.size() == to.size()) {
       std::memcpy(to.data(), from.data(), from.size());
     } else if (const Status st = scratch.decompress(from, recipe_, to); !st.ok()) {

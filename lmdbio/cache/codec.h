@@ -117,6 +117,8 @@ class ChunkHeader {
   std::size_t offset(std::size_t i) const noexcept { return offsets_[i]; }
   std::size_t stored_frame_bytes(std::size_t i) const noexcept { return offsets_[i + 1] - offsets_[i]; }
 
+  /// Returns whether these are the bytes of stored frame i, according to its checksum.
+  bool is_frame(std::size_t i, Bytes stored) const noexcept;
   /// Decompresses `count` frames from frame `first` on.  `stored`: exactly the bytes from offset(first) to
   /// offset(first + count).  `out`: exactly the plain bytes of these frames.  Errors: EBADMSG (damaged),
   /// EINVAL (an argument), ENOMEM; the contents of `out` are then undefined.

@@ -82,9 +82,9 @@ void unlock_images() noexcept {
 }
 
 std::shared_ptr<Image> Image::get(const std::shared_ptr<const OpenFile>& file, const char* path,
-                                  std::uint64_t snapshot) noexcept {
+                                  std::uint64_t snapshot, unsigned nodes) noexcept {
   if (config().cache_dir.empty() || snapshot == 0) return nullptr;
-  Result<std::shared_ptr<Image>> image = open(file, path, snapshot);
+  Result<std::shared_ptr<Image>> image = open(file, path, snapshot, nodes);
   if (image) return std::move(image).value();
   const int error = image.error().raw();
   if (error != EXDEV && error != ESTALE && error != ENOMEM) log_once(path, image.error());
@@ -92,13 +92,13 @@ std::shared_ptr<Image> Image::get(const std::shared_ptr<const OpenFile>& file, c
 }
 
 Result<std::shared_ptr<Image>> Image::open(const std::shared_ptr<const OpenFile>& file, const char* path,
-                                           std::uint64_t snapshot) noexcept {
+                                           std::uint64_t snapshot, unsigned nodes) noexcept {
   try {
     DatabaseState state{file, path, snapshot};
     const std::optional<std::string> name = name_of(state);
     if (!name) return Status::from_errno(ESTALE);
     if (std::shared_ptr<Image> there = find_or_add(*name, nullptr); there != nullptr) return there;
-    const std::shared_ptr<Image> made(new Image(state, *name));
+    const std::shared_ptr<Image> made(new Image(state, *name, nodes));
     made->chunks_ = chunks_of(state.used_bytes);
     made->proven_ = std::make_unique<std::atomic<bool>[]>(made->chunks_);
     Status st = Status::from_errno(EBADF);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "lmdbio/base/bytes.h"
 #include "lmdbio/base/counter.h"
@@ -55,13 +56,15 @@ class Image : public std::enable_shared_from_this<Image> {
  public:
   /// Returns the image of this snapshot of a database, or nullptr if there is none: LMDBIO_CACHE_DIR is not
   /// set, the database is in that file system itself, the snapshot is not the newest one, or the image cannot
-  /// be made.  Logs the reason once.  `path`: for messages and commands.  Call it with no lock held.
+  /// be made.  Logs the reason once.  `path`: for messages and commands.  `nodes`: the images of so many
+  /// nodes together are to have the database once, so this one takes only what add() brings, which is about
+  /// one of `nodes` chunks, and has room for so many more.  Call it with no lock held.
   static std::shared_ptr<Image> get(const std::shared_ptr<const OpenFile>& file, const char* path,
-                                    std::uint64_t snapshot) noexcept;
+                                    std::uint64_t snapshot, unsigned nodes = 1) noexcept;
   /// As get(), but returns why there is no image: EXDEV if the database is in that file system itself, ESTALE
   /// if the snapshot is not the newest one or cannot be read, others as Directory::open() and open(2).
   static Result<std::shared_ptr<Image>> open(const std::shared_ptr<const OpenFile>& file, const char* path,
-                                             std::uint64_t snapshot) noexcept;
+                                             std::uint64_t snapshot, unsigned nodes = 1) noexcept;
   /// Returns the name of the image of a database in the state of `file` and `snapshot`, and sets the other
   /// members.  Returns nullopt if the snapshot is not the newest one or cannot be read.  May throw bad_alloc.
   static std::optional<std::string> name_of(DatabaseState& state);
@@ -92,8 +95,18 @@ class Image : public std::enable_shared_from_this<Image> {
   /// Blocks.
   bool read(std::uint64_t offset, MutableBytes to) noexcept;
 
+  /// Returns whether read() may be able to read the chunk.  Never blocks.
+  bool may_have(std::uint64_t chunk) const noexcept;
+  /// Returns bytes of a chunk, from `at` on, as they are stored, which is compressed: a PackedRange.  Their
+  /// checksums are right.  Errors: ENODATA (the image does not have the chunk in a compressed form), EBADMSG
+  /// (it is damaged, and forgotten), ENOMEM, others as pread(2).  Blocks.
+  Result<std::vector<std::byte>> read_packed(std::uint64_t chunk, std::size_t at, std::size_t bytes) noexcept;
+
   /// Tells of one read of the database, which shows how fast it is, and how large reads are.
   void note_read(std::uint64_t bytes) noexcept;
+  /// Accepts no more offers of this process: the server of the node, which has opened the same image, fills
+  /// it with this node's part of the database.
+  void leave_to_server() noexcept { stop_filling("the server of the node fills it"); }
   /// Returns why the image takes no more, or nullptr.  The text is valid until the process ends.
   const char* stopped() const noexcept { return stopped_.load(std::memory_order_relaxed); }
   /// Returns the number of chunks for which there is room.
@@ -134,7 +147,8 @@ class Image : public std::enable_shared_from_this<Image> {
  private:
   struct InProcess;
 
-  Image(DatabaseState state, std::string name) noexcept : state_(std::move(state)), name_(std::move(name)) {}
+  Image(DatabaseState state, std::string name, unsigned nodes) noexcept
+      : state_(std::move(state)), name_(std::move(name)), nodes_(nodes) {}
   static std::shared_ptr<Image> find_or_add(const std::string& name, const std::shared_ptr<Image>& made);
   Status open_here() noexcept;
   const Recipe* wanted_recipe() const noexcept;
@@ -164,6 +178,8 @@ class Image : public std::enable_shared_from_this<Image> {
   bool read_chunk(InProcess& p, std::uint64_t chunk, std::size_t at, MutableBytes to) noexcept;
   bool read_plain(InProcess& p, std::uint64_t chunk, std::size_t at, MutableBytes to) noexcept;
   bool read_compressed(InProcess& p, std::uint64_t chunk, std::size_t at, MutableBytes to) noexcept;
+  Status read_packed(InProcess& p, std::uint64_t chunk, std::size_t at, std::size_t bytes,
+                     std::vector<std::byte>& packed);
   template <class Decoder>
   Status read_frames(InProcess& p, std::uint64_t chunk, Bytes head, std::size_t at, MutableBytes to,
                      Decoder& decoder) noexcept;
@@ -189,7 +205,8 @@ class Image : public std::enable_shared_from_this<Image> {
 
   const DatabaseState state_;
   const std::string name_;
-  std::string path_;  ///< of the data file of the image
+  const unsigned nodes_;  ///< that store the database together; else 1
+  std::string path_;      ///< of the data file of the image
   std::uint64_t chunks_ = 0;
   FileIdentity identity_;  ///< of the data file of the image
   /// The next two members are constant once this is set: the table exists.

@@ -122,7 +122,7 @@ void Image::look_at_room(InProcess& p) noexcept {
     if (st.st_nlink == 0) stop_filling("it was removed");
   }
   try {
-    room = p.directory->room_for(name_, chunks_ * kChunkBytes, config().cache_bytes);
+    room = p.directory->room_for(name_, (chunks_ + nodes_ - 1) / nodes_ * kChunkBytes, config().cache_bytes);
   } catch (...) {
   }
   p.has_room_for_plain = room >= chunks_ * kChunkBytes;
@@ -131,10 +131,10 @@ void Image::look_at_room(InProcess& p) noexcept {
   double chunk = static_cast<double>(kChunkBytes);
   if (recipe_.codec != Codec::raw && there >= kEnoughChunks)
     chunk = std::min(chunk, static_cast<double>(used) / static_cast<double>(there));
-  const auto most = static_cast<std::uint64_t>(static_cast<double>(room) / chunk);
+  const auto most = static_cast<std::uint64_t>(static_cast<double>(room) / chunk * nodes_);
   chunks_wanted_.store(std::min(chunks_, most), std::memory_order_relaxed);
   // Early enough that a compressed image goes on when it has as many chunks as raw ones would have room.
-  p.until_look = std::min(kLookEvery, static_cast<std::int64_t>(most / 4 * kChunkBytes));
+  p.until_look = std::min(kLookEvery, static_cast<std::int64_t>(most / nodes_ / 4 * kChunkBytes));
 }
 
 // Waits while another process of the node chooses.  Returns whether the table is there now.  If not, the
@@ -369,7 +369,7 @@ void Image::copy(InProcess& p, std::uint64_t offset, std::uint64_t bytes) noexce
 // chunk was in the page cache before, was read in another way, or was offered while the filler was behind.
 // Returns after how many ns to call again.
 std::int64_t Image::fill_resident(InProcess& p) noexcept {
-  if (stopped() != nullptr) return kLongWait;
+  if (stopped() != nullptr || nodes_ > 1) return kLongWait;
   if (!ready_.load(std::memory_order_acquire)) return kResidentEvery;
   const Residency residency = state_.file->residency(-1, Residency::Sampling::no);
   const std::uint64_t most = chunks_wanted_.load(std::memory_order_relaxed);

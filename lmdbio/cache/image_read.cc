@@ -1,14 +1,17 @@
 // Reads an image: which chunks it has, and their bytes.
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "lmdbio/base/futex.h"
 #include "lmdbio/base/log.h"
 #include "lmdbio/cache/file_bytes.h"
 #include "lmdbio/cache/image_process.h"
+#include "lmdbio/cache/packed_range.h"
 #include "lmdbio/cache/table.h"
 
 namespace lmdbio::cache {
@@ -191,6 +194,51 @@ bool Image::read_compressed(InProcess& p, std::uint64_t chunk, std::size_t at, M
   counts_.unpack_ns += static_cast<std::uint64_t>(now_ns() - begun);
   p.give_back(std::move(decoder));
   return st.ok();
+}
+
+Result<std::vector<std::byte>> Image::read_packed(std::uint64_t chunk, std::size_t at,
+                                                  std::size_t bytes) noexcept {
+  std::vector<std::byte> packed;
+  Status st = Status::from_errno(ENODATA);
+  (void)PrivateTable::run([&]() noexcept {
+    InProcess* const p = here();
+    if (p == nullptr || recipe().codec == Codec::raw || !is_there(*p, chunk)) return;
+    try {
+      st = read_packed(*p, chunk, at, bytes, packed);
+    } catch (...) {
+      st = Status::from_errno(ENOMEM);
+    }
+    if (st.raw() == EBADMSG) is_damaged(*p, chunk);
+  });
+  if (!st.ok()) return st;
+  counts_.read += bytes;
+  return packed;
+}
+
+// May throw bad_alloc.
+Status Image::read_packed(InProcess& p, std::uint64_t chunk, std::size_t at, std::size_t bytes,
+                          std::vector<std::byte>& packed) {
+  const auto failed = [] { return Status::from_errno(errno != 0 ? errno : EIO); };
+  std::byte head[kHeaderBytes];
+  if (!read_all(p.data.get(), chunk * pitch(), head)) return failed();
+  const Result<ChunkHeader> header = ChunkHeader::parse(head, tag_of(chunk));
+  if (!header) return header.error();
+  const ChunkHeader& h = header.value();
+  if (h.plain_bytes() != bytes_in(chunk)) return Status::from_errno(EBADMSG);
+  packed = PackedRange::start(tag_of(chunk), head, at, bytes);
+  const auto [first, count] = PackedRange::frames_of(h, at, bytes);
+  packed.resize(PackedRange::kHeadBytes + h.offset(first + count) - h.offset(first));
+  if (!read_all(p.data.get(), chunk * pitch() + h.offset(first),
+                MutableBytes(packed).subspan(PackedRange::kHeadBytes)))
+    return failed();
+  const Result<PackedRange> range = PackedRange::parse(packed);
+  if (!range) return range.error();
+  return range.value().verify() ? Status() : Status::from_errno(EBADMSG);
+}
+
+bool Image::may_have(std::uint64_t chunk) const noexcept {
+  return ready_.load(std::memory_order_acquire) && chunk < chunks_ &&
+         (is_stored(state_of(chunk).load(std::memory_order_acquire)) || has_all_units(chunk));
 }
 
 bool Image::has(std::uint64_t chunk) noexcept {
