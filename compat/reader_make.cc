@@ -177,7 +177,7 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   source.dup_order = env.engine->dbx(dbi).dup_order;
 
   source.image = cache::Image::get(source.file, name.c_str(), source.txnid);
-  source.served = gather::ServedFile::get(source.file, name.c_str(), source.txnid);
+  source.served = gather::ServedFile::get(source.file, name.c_str(), source.txnid, source.image);
   if (const gather::Sources sources{source.image, source.served}; sources)
     source.make_engine = gather::cached_engines(sources, true);
 

@@ -96,11 +96,13 @@ void show_text(const node::ListedService& server) {
     return;
   }
   const node::ServiceCounts& c = server.counts;
+  const std::string disk = c.cached != 0 ? ", " + size_text(c.cached) + " from local disk" : "";
   std::printf(
-      "server of %s, used by %s: %s read, %s to programs, %s to and %s from other nodes, %s in memory\n",
+      "server of %s, used by %s: %s read%s, %s to programs, %s to and %s from other nodes, "
+      "%s in memory\n",
       counted(server.nodes, "node").c_str(), counted(server.programs, "program").c_str(),
-      size_text(c.read).c_str(), size_text(c.to_programs).c_str(), size_text(c.to_nodes).c_str(),
-      size_text(c.from_nodes).c_str(), size_text(c.kept).c_str());
+      size_text(c.read).c_str(), disk.c_str(), size_text(c.to_programs).c_str(),
+      size_text(c.to_nodes).c_str(), size_text(c.from_nodes).c_str(), size_text(c.kept).c_str());
 }
 
 void show_text(const std::vector<Shared>& all) {
@@ -146,7 +148,8 @@ Json server_json(const std::optional<node::ListedService>& server) {
           {"to_nodes", c.to_nodes},
           {"from_nodes", c.from_nodes},
           {"kept", c.kept},
-          {"alone", c.alone}};
+          {"alone", c.alone},
+          {"cached", c.cached}};
 }
 
 void show_json(const std::vector<Shared>& all, const std::optional<node::ListedService>& server) {

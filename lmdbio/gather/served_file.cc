@@ -7,13 +7,17 @@
 #include <cerrno>
 #include <climits>
 #include <cstdio>
+#include <cstring>
+#include <memory>
 #include <new>
 #include <string>
 #include <utility>
 
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/log.h"
+#include "lmdbio/cache/codec.h"
 #include "lmdbio/cache/image.h"
+#include "lmdbio/cache/packed_range.h"
 
 namespace lmdbio::gather {
 
@@ -49,7 +53,8 @@ bool is_in_page_cache(const OpenFile& file, std::uint64_t bytes) noexcept {
 }  // namespace
 
 std::shared_ptr<ServedFile> ServedFile::get(const std::shared_ptr<const OpenFile>& file, const char* path,
-                                            std::uint64_t snapshot) noexcept {
+                                            std::uint64_t snapshot,
+                                            const std::shared_ptr<cache::Image>& image) noexcept {
   if (file->local() || config().node == NodeMode::off) return nullptr;
   const std::shared_ptr<node::Service> service = node::Service::get();
   if (service == nullptr) return nullptr;
@@ -60,7 +65,7 @@ std::shared_ptr<ServedFile> ServedFile::get(const std::shared_ptr<const OpenFile
     const std::string full = path_of(file->base());
     if (full.empty()) return nullptr;
     const node::ServedState served{*contents, snapshot, state.page_bytes, state.used_bytes};
-    std::shared_ptr<ServedFile> made(new ServedFile(service, full, served));
+    std::shared_ptr<ServedFile> made(new ServedFile(service, full, served, image));
     if (made->is_open() || !made->refused_) return made;
     log_line(LogLevel::info,
              "%s: the server of this node does not serve the file, because it sees another one", path);
@@ -75,13 +80,31 @@ bool ServedFile::is_open() noexcept {
   if (number_.load(std::memory_order_acquire) != kNotOpen) return true;
   if (refused_.load(std::memory_order_relaxed)) return false;
   if (opening_.exchange(true)) return false;  // another thread announces it
-  const Result<std::uint32_t> number = service_->open(path_, state_);
-  if (number)
-    number_.store(number.value(), std::memory_order_release);
-  else if (number.error().raw() == ENOTSUP)
+  const Result<node::Service::Opened> opened = service_->open(path_, state_);
+  if (opened) {
+    // Else the images of all nodes would have all of the file.
+    if (opened.value().stores && image_ != nullptr) image_->leave_to_server();
+    number_.store(opened.value().file, std::memory_order_release);
+  } else if (opened.error().raw() == ENOTSUP) {
     refused_.store(true, std::memory_order_relaxed);
+  }
   opening_.store(false);
-  return number.has_value();
+  return opened.has_value();
+}
+
+// Returns how many bytes of a range the server has brought.  Decompresses them.
+std::size_t ServedFile::take(const node::Service::Range& range) noexcept {
+  const std::size_t n = range.result ? range.result.value() : 0;
+  if (n == 0 || !range.packed) return n;
+  const std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[n]);
+  if (memory == nullptr) return 0;
+  std::memcpy(memory.get(), range.to.data(), n);
+  const Result<cache::PackedRange> packed = cache::PackedRange::parse({memory.get(), n});
+  if (!packed || packed.value().at() != range.offset % kPiece || packed.value().bytes() > range.to.size())
+    return 0;
+  cache::Scratch scratch;
+  const std::size_t plain = packed.value().bytes();
+  return packed.value().unpack(packed.value().at(), range.to.first(plain), scratch).ok() ? plain : 0;
 }
 
 std::size_t ServedFile::read(std::uint64_t offset, MutableBytes to) noexcept {
@@ -91,10 +114,11 @@ std::size_t ServedFile::read(std::uint64_t offset, MutableBytes to) noexcept {
     const std::uint64_t at = offset + done;
     const std::size_t most =
         std::min({to.size() - done, node::kServiceBytes, static_cast<std::size_t>(kPiece - at % kPiece)});
-    const Result<std::size_t> n = service_->read(number_, state_, at, to.subspan(done, most));
-    if (!n || n.value() == 0) break;
-    done += n.value();
-    if (n.value() < most) break;
+    node::Service::Range range{at, to.subspan(done, most)};
+    service_->read(number_, state_, {&range, 1});
+    const std::size_t n = take(range);
+    done += n;
+    if (n < most) break;
   }
   read_ += done;
   return done;
@@ -117,7 +141,7 @@ void ServedFile::read(std::span<RangeReader::Range> ranges) noexcept {
   }
   service_->read(number_, state_, std::span(asked).first(n));
   for (std::size_t i = 0; i < n; ++i) {
-    of[i]->result = asked[i].result ? static_cast<long>(asked[i].result.value()) : 0;
+    of[i]->result = static_cast<long>(take(asked[i]));
     read_ += static_cast<std::uint64_t>(of[i]->result);
   }
 }

@@ -10,6 +10,7 @@
 
 #include "lmdbio/base/bytes.h"
 #include "lmdbio/base/counter.h"
+#include "lmdbio/cache/image.h"
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/io/range_reader.h"
 #include "lmdbio/node/service.h"
@@ -21,10 +22,11 @@ class ServedFile {
  public:
   /// Returns the file, or nullptr if it is not served.  A file is not served without a server or without
   /// another node, on a local file system, for a snapshot that is not the newest one, and if most of it is in
-  /// the page cache.  The server may also refuse it.  `path`: for messages.  Call it with no lock held.
-  /// Blocks.
+  /// the page cache.  The server may also refuse it.  `path`: for messages.  `image`: of the file, or null;
+  /// it is left to the server if that stores the file, too.  Call it with no lock held.  Blocks.
   static std::shared_ptr<ServedFile> get(const std::shared_ptr<const OpenFile>& file, const char* path,
-                                         std::uint64_t snapshot) noexcept;
+                                         std::uint64_t snapshot,
+                                         const std::shared_ptr<cache::Image>& image) noexcept;
 
   /// Reads bytes of the file.  Returns how many bytes were read, which may be fewer, or 0 if the server
   /// brings none. Blocks, as node::Service::read().
@@ -40,15 +42,17 @@ class ServedFile {
   }
 
  private:
-  ServedFile(std::shared_ptr<node::Service> service, std::string path,
-             const node::ServedState& state) noexcept
-      : service_(std::move(service)), path_(std::move(path)), state_(state) {}
+  ServedFile(std::shared_ptr<node::Service> service, std::string path, const node::ServedState& state,
+             std::shared_ptr<cache::Image> image) noexcept
+      : service_(std::move(service)), path_(std::move(path)), state_(state), image_(std::move(image)) {}
   bool is_open() noexcept;
+  std::size_t take(const node::Service::Range& range) noexcept;
 
   static constexpr std::uint32_t kNotOpen = ~0u;
   const std::shared_ptr<node::Service> service_;
   const std::string path_;
   const node::ServedState state_;
+  const std::shared_ptr<cache::Image> image_;  ///< or null
   std::atomic<std::uint32_t> number_{kNotOpen};
   std::atomic<bool> refused_{false}, opening_{false};
   Counter read_;  ///< bytes that the server has brought

@@ -69,13 +69,13 @@ namespace {
 
 // Copies the answer to a request out of its slot, and verifies it.
 template <class Question>
-Result<std::size_t> take_answer(const ServiceSlotLayout& slot, const std::byte* memory, SlotValue request,
-                                const Question& asked, MutableBytes to) noexcept {
+Result<std::int64_t> take_answer(const ServiceSlotLayout& slot, const std::byte* memory, SlotValue request,
+                                 const Question& asked, MutableBytes to) noexcept {
   const std::int64_t result = slot.result;
   if (result < 0) return Status::from_errno(result >= -4095 ? static_cast<int>(-result) : EIO);
   Bytes bytes = asked.path;
   if (asked.kind == Kind::read) {
-    const auto n = static_cast<std::size_t>(result);
+    const auto n = static_cast<std::size_t>(result & ~kPackedResult);
     if (n > asked.bytes) return Status::from_errno(EIO);
     std::memcpy(to.data(), memory, n);
     bytes = to.first(n);
@@ -83,7 +83,7 @@ Result<std::size_t> take_answer(const ServiceSlotLayout& slot, const std::byte* 
   const std::uint64_t hash =
       hash_of(request, static_cast<std::uint32_t>(asked.kind), asked.file, asked.offset, asked.state, bytes);
   if (hash != slot.hash) return Status::from_errno(EIO);
-  return static_cast<std::size_t>(result);
+  return result;
 }
 
 }  // namespace
@@ -162,22 +162,15 @@ bool Service::is_over(std::int64_t begun, std::int64_t now) const noexcept {
   return now - std::max(begun, worked) > kMostWait || now - begun > kLongestWait;
 }
 
-Result<std::uint32_t> Service::open(std::string_view path, const ServedState& state) noexcept {
+Result<Service::Opened> Service::open(std::string_view path, const ServedState& state) noexcept {
   if (path.size() > kServiceBytes) return Status::from_errno(ENAMETOOLONG);
   const Question question{Kind::open, 0, 0, path.size(), state, std::as_bytes(std::span(path))};
   const Result<Asked> asked = ask(question, true);
   if (!asked) return asked.error();
   wake_server();
-  const Result<std::size_t> got = answer(question, asked.value(), {});
+  const Result<std::int64_t> got = answer(question, asked.value(), {});
   if (!got) return got.error();
-  return static_cast<std::uint32_t>(got.value());
-}
-
-Result<std::size_t> Service::read(std::uint32_t file, const ServedState& state, std::uint64_t offset,
-                                  MutableBytes to) noexcept {
-  Range range{offset, to};
-  read(file, state, {&range, 1});
-  return range.result;
+  return Opened{static_cast<std::uint32_t>(got.value()), (got.value() & kStoresResult) != 0};
 }
 
 void Service::read(std::uint32_t file, const ServedState& state, std::span<Range> ranges) noexcept {
@@ -199,8 +192,16 @@ void Service::read(std::uint32_t file, const ServedState& state, std::span<Range
       any = any || one;
     }
     if (any) wake_server();
-    for (std::size_t i = 0; i < n; ++i)
-      if (asked[i]) ranges[i].result = answer(question(ranges[i]), *asked[i], ranges[i].to);
+    for (std::size_t i = 0; i < n; ++i) {
+      if (!asked[i]) continue;
+      Range& r = ranges[i];
+      const Result<std::int64_t> got = answer(question(r), *asked[i], r.to);
+      r.packed = got && (got.value() & kPackedResult) != 0;
+      if (got)
+        r.result = static_cast<std::size_t>(got.value() & ~kPackedResult);
+      else
+        r.result = got.error();
+    }
     ranges = ranges.subspan(n);
   }
 }
@@ -252,7 +253,7 @@ void Service::wake_server() noexcept {
 }
 
 // Waits for the answer, and frees the slot.
-Result<std::size_t> Service::answer(const Question& question, const Asked& asked, MutableBytes to) noexcept {
+Result<std::int64_t> Service::answer(const Question& question, const Asked& asked, MutableBytes to) noexcept {
   const Status late = Status::from_errno(ETIMEDOUT);
   ServiceSlotLayout& slot = layout().slots[asked.slot];
   const SlotValue request = asked.request;
@@ -272,7 +273,7 @@ Result<std::size_t> Service::answer(const Question& question, const Asked& asked
   if (const std::int64_t pause = silence_.load(std::memory_order_relaxed); pause != 0)
     silence_.store(pause - (pause + 7) / 8, std::memory_order_relaxed);
   const std::byte* const memory = segment_.data() + kMemoryAt + asked.slot * kServiceBytes;
-  const Result<std::size_t> answer = take_answer(slot, memory, request, question, to);
+  const Result<std::int64_t> answer = take_answer(slot, memory, request, question, to);
   SlotValue seen = request.with(State::done);
   (void)change(slot.word, seen, request.with(State::free));
   return answer;

@@ -43,9 +43,14 @@ struct ServiceCounts {
   std::uint64_t read = 0;  ///< from the file system
   std::uint64_t to_programs = 0;
   std::uint64_t to_nodes = 0, from_nodes = 0;
-  std::uint64_t kept = 0;   ///< in memory now
-  std::uint64_t alone = 0;  ///< read from the file system although another server is the home
+  std::uint64_t kept = 0;    ///< in memory now
+  std::uint64_t alone = 0;   ///< read from the file system although another server is the home
+  std::uint64_t cached = 0;  ///< read from the image on local disk, before compression
 };
+
+/// Parts of a result besides its number.
+inline constexpr std::int64_t kPackedResult = std::int64_t{1} << 32;  ///< the bytes are compressed
+inline constexpr std::int64_t kStoresResult = std::int64_t{1} << 33;  ///< see Service::Opened
 
 /// The server of this user on this node, as its segment shows it.  It wrote these numbers itself, so they may
 /// have any value.
@@ -73,26 +78,27 @@ class Service {
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
 
-  /// Announces a database file.  `path`: absolute.  Returns its number, for read().  Errors: ENOTSUP if the
-  /// server does not serve the file, because it sees another file under this path; others as read().  Blocks
-  /// as read().
-  Result<std::uint32_t> open(std::string_view path, const ServedState& state) noexcept;
+  struct Opened {
+    std::uint32_t file;  ///< its number, for read()
+    bool stores;         ///< the server stores its part of the file on local disk
+  };
+  /// Announces a database file.  `path`: absolute.  Errors: ENOTSUP if the server does not serve the file,
+  /// because it sees another file under this path; others as read().  Blocks as read().
+  Result<Opened> open(std::string_view path, const ServedState& state) noexcept;
   /// A range of a file, at most kServiceBytes long.
   struct Range {
     std::uint64_t offset;
     MutableBytes to;
     Result<std::size_t> result = Status::from_errno(ETIMEDOUT);
+    bool packed = false;  ///< the bytes are compressed: the server leaves it to programs to decompress them
   };
   /// The number of ranges that are asked for at the same time.
   static constexpr std::size_t kAtOnce = 16;
   /// Reads ranges of a file that was announced with `state`.  Their results are how many bytes were read:
-  /// fewer only at the end of the file.  Errors: ETIMEDOUT if the server does not answer in time, or did not
-  /// a moment ago; EIO if it cannot bring the bytes; ECANCELED in a forked child.  Blocks as long as the
-  /// server shows that it works, kLongestWait at most for kAtOnce ranges.
+  /// fewer only at the end of the file, or if they are packed.  Errors: ETIMEDOUT if the server does not
+  /// answer in time, or did not a moment ago; EIO if it cannot bring the bytes; ECANCELED in a forked child.
+  /// Blocks as long as the server shows that it works, kLongestWait at most for kAtOnce ranges.
   void read(std::uint32_t file, const ServedState& state, std::span<Range> ranges) noexcept;
-  /// Reads one range.
-  Result<std::size_t> read(std::uint32_t file, const ServedState& state, std::uint64_t offset,
-                           MutableBytes to) noexcept;
   /// The longest time that a request waits while the server does not show that it works, and in all, in ns.
   static constexpr std::int64_t kMostWait = 1'000'000'000, kLongestWait = 30'000'000'000;
   /// Returns whether the server has answered lately.  False in a forked child.
@@ -112,7 +118,7 @@ class Service {
   bool lives() const noexcept;
   bool is_inherited() const noexcept;
   Result<Asked> ask(const Question& question, bool waits) noexcept;
-  Result<std::size_t> answer(const Question& question, const Asked& asked, MutableBytes to) noexcept;
+  Result<std::int64_t> answer(const Question& question, const Asked& asked, MutableBytes to) noexcept;
   void wake_server() noexcept;
   bool is_over(std::int64_t begun, std::int64_t now) const noexcept;
   bool is_pausing(std::int64_t now) const noexcept;
@@ -145,7 +151,8 @@ class ServiceRequests {
   virtual std::optional<Request> next() noexcept = 0;
   /// Returns the path of a request to open a file.  May throw bad_alloc.
   virtual std::string path(const Request& request) const = 0;
-  /// Ends a request.  `result`: the number of bytes, or of the file, or a negative errno.  `bytes`: those
+  /// Ends a request.  `result`: the number of bytes, with kPackedResult if they are compressed; or of the
+  /// file, with kStoresResult; or a negative errno.  `bytes`: those
   /// that were read, or the path.
   virtual void finish(const Request& request, std::int64_t result, Bytes bytes) noexcept = 0;
   /// Frees slots that programs left when they died.  Call it about once a second.

@@ -40,7 +40,7 @@ struct ServiceLayout {
   std::atomic<std::uint64_t> version;    ///< kVersion, written last
   std::atomic<std::uint64_t> life;       ///< of the server (node/life.h)
   std::atomic<std::int64_t> worked_ns;   ///< when it last showed that it works, CLOCK_MONOTONIC
-  std::atomic<std::uint64_t> counts[6];  ///< ServiceCounts
+  std::atomic<std::uint64_t> counts[7];  ///< ServiceCounts
   std::atomic<std::uint32_t> nodes;
   std::atomic<std::uint32_t> asked;   ///< how many requests were made; the server sleeps on it
   std::atomic<std::uint32_t> sleeps;  ///< the server sleeps, or is about to
@@ -48,7 +48,7 @@ struct ServiceLayout {
 };
 
 /// Part of the key and of the header, so that programs ask servers with the same layout only.
-inline constexpr std::uint64_t kVersion = 0x1db5'0001;
+inline constexpr std::uint64_t kVersion = 0x1db5'0002;
 inline constexpr std::size_t kMemoryAt = 16384;
 static_assert(sizeof(ServiceLayout) <= kMemoryAt);
 inline constexpr std::size_t kSegmentBytes = kMemoryAt + kServiceSlots * kServiceBytes + 2 * kSizeMark;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <exception>
 #include <future>
 #include <list>
 #include <new>
@@ -13,12 +14,15 @@
 #include <utility>
 
 #include "lmdbio/base/align.h"
+#include "lmdbio/base/config.h"
 #include "lmdbio/base/mapping.h"
+#include "lmdbio/cache/image.h"
 #include "lmdbio/format/layout.h"
 #include "lmdbio/gather/queues.h"
 #include "lmdbio/io/content_state.h"
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/serve/home_files.h"
+#include "lmdbio/serve/local_image.h"
 
 namespace lmdbio::serve {
 
@@ -74,8 +78,9 @@ bool is_under_way(const std::future<T>& f) noexcept {
 /// A file.  Threads of its own open and compare it, because these reads wait behind others.
 class SystemFile final : public HomeFile {
  public:
-  SystemFile(std::string path, const node::ServedState& state)
-      : state_(state), opening_(in_thread([path = std::move(path), state] { return open(path, state); })) {}
+  SystemFile(std::string path, const node::ServedState& state, unsigned nodes)
+      : state_(state),
+        opening_(in_thread([path = std::move(path), state, nodes] { return open(path, state, nodes); })) {}
   ~SystemFile() override {
     if (queue_ != nullptr) queue_->drop_all();
   }
@@ -92,6 +97,8 @@ class SystemFile final : public HomeFile {
 
   Result<std::shared_ptr<Block>> read(std::uint64_t offset, std::size_t bytes) noexcept override {
     try {
+      if (image_ != nullptr)
+        if (std::shared_ptr<Block> cached = image_->read(offset, bytes); cached != nullptr) return cached;
       const Extent extent{offset, bytes};
       Result<Mapping> memory = Mapping::zeroed(queue_->room(extent));
       if (!memory) return memory.error();
@@ -104,10 +111,28 @@ class SystemFile final : public HomeFile {
       }
       queue_->submit();
       return std::shared_ptr<Block>(block);
-    } catch (const std::bad_alloc&) {
+    } catch (const std::exception&) {
       return Status::from_errno(ENOMEM);
     }
   }
+
+  Result<std::shared_ptr<Block>> unpack(const std::shared_ptr<Block>& block, std::uint64_t offset,
+                                        std::size_t bytes) noexcept override {
+    try {
+      return image_->unpack(block, offset, bytes);
+    } catch (const std::exception&) {
+      return Status::from_errno(ENOMEM);
+    }
+  }
+
+  void store(const std::shared_ptr<Block>& block, bool is_kept) noexcept override {
+    try {
+      if (image_ != nullptr) image_->store(block, is_kept);
+    } catch (const std::exception&) {  // it is not stored
+    }
+  }
+  bool stores() const noexcept override { return image_ != nullptr && image_->stores(); }
+  bool is_storing() const noexcept override { return image_ != nullptr && image_->is_storing(); }
 
   bool start_check() noexcept override {
     if (is_under_way(checking_)) return false;
@@ -122,15 +147,17 @@ class SystemFile final : public HomeFile {
   }
 
   bool is_busy() const noexcept override {
-    return is_under_way(opening_) || is_under_way(checking_) || !reading_.empty();
+    return is_under_way(opening_) || is_under_way(checking_) || !reading_.empty() ||
+           (image_ != nullptr && image_->is_busy());
   }
 
   bool poll() noexcept override {
-    if (reading_.empty()) return false;
+    const bool advanced = poll_image();
+    if (reading_.empty()) return advanced;
     const std::size_t before = queue_->in_flight() + queue_->waiting();
     queue_->pump();
     reading_.remove_if([](const std::shared_ptr<FileBlock>& b) { return b->is_done(); });
-    return queue_->in_flight() + queue_->waiting() < before;
+    return queue_->in_flight() + queue_->waiting() < before || advanced;
   }
 
  private:
@@ -138,16 +165,29 @@ class SystemFile final : public HomeFile {
     Status status;
     std::shared_ptr<const OpenFile> file;
     std::uint64_t size = 0;
+    std::shared_ptr<cache::Image> image{};
   };
 
-  static Opened open(const std::string& path, const node::ServedState& state) noexcept {
+  static Opened open(const std::string& path, const node::ServedState& state, unsigned nodes) noexcept {
     Result<std::shared_ptr<const OpenFile>> file = OpenFile::open(path.c_str());
     if (!file) return {file.error(), nullptr};
     if (compare(*file.value(), state) != Contents::same) return {Status::from_errno(ESTALE), nullptr};
     const Result<std::uint64_t> size = file.value()->base().size();
     if (!size) return {size.error(), nullptr};
     (void)file.value()->direct();  // opens and tries it
-    return {{}, std::move(file).value(), size.value()};
+    const FileIdentity id = file.value()->identity();
+    return {
+        {}, std::move(file).value(), size.value(), nodes > 1 ? image_of(path, id, state, nodes) : nullptr};
+  }
+
+  // Returns the image of the file on local disk, or nullptr.
+  static std::shared_ptr<cache::Image> image_of(const std::string& path, const FileIdentity& id,
+                                                const node::ServedState& state, unsigned nodes) noexcept {
+    if (config().cache_dir.empty()) return nullptr;
+    // Images need a file of the private table.
+    const Result<std::shared_ptr<const OpenFile>> file =
+        OpenFile::get({-1, path.c_str(), id}, OpenFile::With::buffered_alone);
+    return file ? cache::Image::get(file.value(), path.c_str(), state.snapshot, nodes) : nullptr;
   }
 
   Status start(Opened opened) noexcept {
@@ -158,7 +198,19 @@ class SystemFile final : public HomeFile {
     Result<std::unique_ptr<ReadQueue>> queue = gather::make_queue(kind, *file_, size_);
     if (!queue) return queue.error();
     queue_ = std::move(queue).value();
+    try {
+      if (opened.image != nullptr) image_ = std::make_unique<LocalImage>(std::move(opened.image));
+    } catch (const std::bad_alloc&) {  // no cache
+    }
     return {};
+  }
+
+  bool poll_image() noexcept {
+    try {
+      return image_ != nullptr && image_->poll();
+    } catch (const std::exception&) {  // something is not stored
+      return false;
+    }
   }
 
   // The check has ended, if there was one.
@@ -173,19 +225,24 @@ class SystemFile final : public HomeFile {
   std::uint64_t size_ = 0;
   std::unique_ptr<ReadQueue> queue_;
   std::list<std::shared_ptr<FileBlock>> reading_;  ///< the queue writes to their memory
+  std::unique_ptr<LocalImage> image_;              ///< on local disk, or null
   std::future<Contents> checking_;
   bool is_current_ = true;
 };
 
 class FileSystem final : public HomeFiles {
  public:
+  explicit FileSystem(unsigned nodes) noexcept : nodes_(nodes) {}
   std::unique_ptr<HomeFile> open(const std::string& path, const node::ServedState& state) override {
-    return std::make_unique<SystemFile>(path, state);
+    return std::make_unique<SystemFile>(path, state, nodes_);
   }
+
+ private:
+  const unsigned nodes_;
 };
 
 }  // namespace
 
-std::unique_ptr<HomeFiles> file_system() { return std::make_unique<FileSystem>(); }
+std::unique_ptr<HomeFiles> file_system(unsigned nodes) { return std::make_unique<FileSystem>(nodes); }
 
 }  // namespace lmdbio::serve

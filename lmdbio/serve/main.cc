@@ -37,6 +37,8 @@ using lmdbio::serve::Server;
 constexpr std::int64_t kBusyNap = 50'000, kIdleNap = 1'000'000;
 /// How long the servers wait for each other after a signal, in ns.
 constexpr std::int64_t kLeaveTogether = 2'000'000'000;
+/// How long a server goes on to store its part of the files on local disk after the end, in ns.
+constexpr std::int64_t kLongestStore = 5'000'000'000;
 constexpr int kUnusable = 2;
 
 struct Options {
@@ -75,7 +77,8 @@ class End {
 bool serve(ServiceHost& host, Server& server, const Options& options, Command* command) {
   End end;
   bool works = true;
-  std::int64_t last_program = lmdbio::now_ns(), stopped_at = 0;
+  std::int64_t last_program = lmdbio::now_ns(), stopped_at = 0, over_at = 0;
+  const std::int64_t leave_within = kLeaveTogether + (lmdbio::config().cache_dir.empty() ? 0 : kLongestStore);
   while (!works || !end.is_begun() || !end.is_reached()) {
     if (works && !server.step().ok()) {
       works = false;
@@ -89,9 +92,11 @@ bool serve(ServiceHost& host, Server& server, const Options& options, Command* c
         stopped || (command != nullptr ? command->ended().has_value()
                                        : options.leave_after > 0 && unused > options.leave_after);
     if (!works && (is_over || command == nullptr)) return false;
-    if (is_over && works) end.begin();
+    if (is_over && over_at == 0) over_at = now;
+    const bool stores = server.is_storing() && now - over_at < kLongestStore;
+    if (is_over && works && !stores) end.begin();
     if (stopped && stopped_at == 0) stopped_at = now;
-    if (stopped_at != 0 && now - stopped_at > kLeaveTogether) return false;
+    if (stopped_at != 0 && now - stopped_at > leave_within) return false;
     if (!works) (void)server.step();  // what programs have asked for
     host.wait(server.is_busy() ? kBusyNap : kIdleNap);
   }
@@ -125,8 +130,9 @@ void stop_on(int signal) {
 void print(const lmdbio::node::ServiceCounts& c) {
   const auto ull = [](std::uint64_t n) { return static_cast<unsigned long long>(n); };
   std::printf(
-      "{\"read\": %llu, \"alone\": %llu, \"to_programs\": %llu, \"to_nodes\": %llu, \"from_nodes\": %llu}\n",
-      ull(c.read), ull(c.alone), ull(c.to_programs), ull(c.to_nodes), ull(c.from_nodes));
+      "{\"read\": %llu, \"cached\": %llu, \"alone\": %llu, \"to_programs\": %llu, \"to_nodes\": %llu, "
+      "\"from_nodes\": %llu}\n",
+      ull(c.read), ull(c.cached), ull(c.alone), ull(c.to_programs), ull(c.to_nodes), ull(c.from_nodes));
 }
 
 /// Runs the server.  Does not return if MPI_Finalize must not be called.
@@ -139,7 +145,8 @@ void run(const Options& options, Command* command) {
     throw std::runtime_error(made.error().raw() == EEXIST ? "a server of this user runs on this node already"
                                                           : std::strerror(made.error().raw()));
   std::unique_ptr<ServiceHost> host = std::move(made).value();
-  const std::unique_ptr<lmdbio::serve::HomeFiles> files = lmdbio::serve::file_system();
+  const std::unique_ptr<lmdbio::serve::HomeFiles> files =
+      lmdbio::serve::file_system(static_cast<unsigned>(ranks));
   lmdbio::ranks::MpiTransport transport(MPI_COMM_WORLD, 0);
   Server::Settings settings;
   settings.memory =

@@ -31,6 +31,7 @@ struct Question {
 struct Answer {
   enum class Kind : std::uint32_t {
     bytes,         ///< a message with `bytes` bytes follows
+    packed,        ///< as `bytes`, but they are compressed (cache/packed_range.h)
     inline_bytes,  ///< the answer has them
     none,          ///< the home cannot bring the bytes
     other_file,    ///< the home sees another file under this path

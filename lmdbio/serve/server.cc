@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lmdbio/base/mix.h"
+#include "lmdbio/cache/packed_range.h"
 #include "lmdbio/serve/server_parts.h"
 
 namespace lmdbio::serve {
@@ -76,6 +77,12 @@ bool Server::is_busy() const noexcept {
          std::any_of(asked_.begin(), asked_.end(), [](const Asked& a) { return a.request.has_value(); });
 }
 
+bool Server::is_storing() const noexcept {
+  return std::any_of(files_.begin(), files_.end(), [](const std::unique_ptr<File>& f) {
+    return f->home != nullptr && f->home->is_storing();
+  });
+}
+
 Status Server::start() {
   asked_.resize(node::kServiceSlots);
   const auto start = [&](std::deque<Incoming>& incoming, Channel channel) {
@@ -137,7 +144,7 @@ Status Server::step() {
     // Else the bytes of later answers would be taken for those of others.
     if (!good) note(a->op.status.ok() ? Status::from_errno(EPROTO) : a->op.status);
     if (a->wanted && good)
-      give_program(a->slot, {a->bytes.get(), a->size});
+      give_program(a->slot, {a->bytes.get(), a->size}, a->is_packed ? Form::packed : Form::plain);
     else if (a->wanted)
       read_alone(a->slot);
     a = arriving_.erase(a);
@@ -223,7 +230,6 @@ void Server::accept_program(const Request& request) {
   const bool asks = home != transport_.rank() && failed_.ok() && !file.refused.contains(home) &&
                     settings_.now() >= peers_[home].silent_until;
   if (asks) return ask(request, home);
-  if (home != transport_.rank()) counts_.alone += request.bytes;
   if (!read_here({request, transport_.rank(), 0, 0, &file, nullptr, request.offset, request.bytes},
                  home == transport_.rank()))
     programs_.finish(request, -EIO, {});
@@ -244,18 +250,25 @@ void Server::ask(const Request& request, std::uint32_t home) {
 void Server::read_alone(unsigned slot) {
   const Request request = *std::exchange(asked_[slot], {}).request;
   File& file = *files_[request.file];
-  counts_.alone += request.bytes;
   for (Arriving& a : arriving_) a.wanted = a.wanted && a.slot != slot;
   if (!read_here({request, transport_.rank(), 0, 0, &file, nullptr, request.offset, request.bytes}, false))
     programs_.finish(request, -EIO, {});
 }
 
 // Gives a program the bytes that another server has brought.
-void Server::give_program(unsigned slot, Bytes bytes) {
+void Server::give_program(unsigned slot, Bytes bytes, Form form) {
   Asked& asked = asked_[slot];
   counts_.from_nodes += bytes.size();
-  counts_.to_programs += bytes.size();
-  programs_.finish(*asked.request, static_cast<std::int64_t>(bytes.size()), bytes);
+  auto result = static_cast<std::int64_t>(bytes.size());
+  if (form == Form::packed) {
+    const Result<cache::PackedRange> range = cache::PackedRange::parse(bytes);
+    if (!range || range.value().bytes() > asked.request->bytes) return read_alone(slot);
+    result |= node::kPackedResult;
+    counts_.to_programs += range.value().bytes();
+  } else {
+    counts_.to_programs += bytes.size();
+  }
+  programs_.finish(*asked.request, result, bytes);
   asked.request.reset();
   Peer& home = peers_[asked.home];
   home.pause -= (home.pause + 7) / 8;
@@ -273,10 +286,10 @@ Status Server::accept_answer(const Answer& answer, std::uint32_t from) {
   const bool wanted = asked != nullptr && asked->request && asked->home == from &&
                       asked->number == answer.number && answer.bytes <= asked->request->bytes;
   if (answer.kind == Answer::Kind::inline_bytes) {
-    if (wanted && answer.bytes != 0) give_program(answer.slot, answer.contents);
+    if (wanted && answer.bytes != 0) give_program(answer.slot, answer.contents, Form::plain);
     return {};
   }
-  if (answer.kind != Answer::Kind::bytes) {
+  if (answer.kind != Answer::Kind::bytes && answer.kind != Answer::Kind::packed) {
     if (!wanted) return {};
     File& file = *files_[asked->request->file];
     if (answer.kind == Answer::Kind::other_file) file.refused.insert(from);
@@ -286,7 +299,7 @@ Status Server::accept_answer(const Answer& answer, std::uint32_t from) {
   }
   if (answer.bytes == 0 || answer.bytes > node::kServiceBytes) return Status::from_errno(EPROTO);
   // Not into the slot, which may serve another request before the bytes come.
-  arriving_.push_back({{}, answer.slot, from, wanted, answer.bytes, {}});
+  arriving_.push_back({{}, answer.slot, from, wanted, answer.bytes, answer.kind == Answer::Kind::packed, {}});
   Arriving& a = arriving_.back();
   a.bytes = std::make_unique_for_overwrite<std::byte[]>(a.size);
   if (const Status st = transport_.receive(from, kBytes, {a.bytes.get(), a.size}, a.op); !st.ok()) {
@@ -307,13 +320,15 @@ void Server::accept_question(Question question, std::uint32_t from) {
 
 void Server::answer(std::uint32_t rank, Answer answer, Bytes bytes, std::shared_ptr<const void> owner) {
   peers_[rank].answered = settings_.now();
-  if (answer.kind == Answer::Kind::bytes) answer.bytes = static_cast<std::uint32_t>(bytes.size());
+  const bool follow = answer.kind == Answer::Kind::bytes || answer.kind == Answer::Kind::packed;
+  if (follow) answer.bytes = static_cast<std::uint32_t>(bytes.size());
   if (answer.kind == Answer::Kind::bytes && bytes.size() <= kInlineBytes) {
     answer.kind = Answer::Kind::inline_bytes;
     answer.contents = bytes;
   }
   Outgoing& message = outgoing(rank, kAnswers, answer, bytes.size());
-  if (answer.kind == Answer::Kind::bytes) message.following.emplace_back(bytes, std::move(owner));
+  if (follow && answer.kind != Answer::Kind::inline_bytes)
+    message.following.emplace_back(bytes, std::move(owner));
 }
 
 // Adds an entry to the message of this step for another server.  `bytes`: that the entry asks for or brings.

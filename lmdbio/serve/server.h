@@ -58,6 +58,8 @@ class Server {
   Status step();
   /// Returns whether something is under way: call step() again soon.
   bool is_busy() const noexcept;
+  /// Returns whether bytes of this node's part are left to be stored on local disk.
+  bool is_storing() const noexcept;
   const node::ServiceCounts& counts() const noexcept { return counts_; }
 
  private:
@@ -86,14 +88,18 @@ class Server {
   void advance(File& file);
   void look_at(File& file);
   void finish_open(const node::ServiceRequests::Request& request, const File& file);
-  bool read_here(Waiting waiting, bool keep);
+  bool read_here(Waiting waiting, bool is_home);
+  void count(const Block& block, std::uint64_t bytes) noexcept;
   Result<std::shared_ptr<Block>> read_chunk(File& file, std::uint64_t chunk);
   bool has_room(const File& file, std::uint64_t chunk) const noexcept;
   void read_ahead(File& file, std::uint64_t chunk);
   void ask(const node::ServiceRequests::Request& request, std::uint32_t home);
   void read_alone(unsigned slot);
-  void give_program(unsigned slot, Bytes bytes);
+  enum class Form : unsigned char { plain, packed };
+  void give_program(unsigned slot, Bytes bytes, Form form);
   void give(const Waiting& waiting);
+  bool unpack(Waiting waiting);
+  void forget(File& file, const std::shared_ptr<Block>& block) noexcept;
   void answer(std::uint32_t rank, Answer answer, Bytes bytes, std::shared_ptr<const void> owner);
   template <class Accept>
   Status take(std::deque<Incoming>& incoming, Channel channel, Accept&& accept);

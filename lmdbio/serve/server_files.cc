@@ -1,7 +1,9 @@
 // What a server does with the files of its node: opens, checks and reads them, and answers with their bytes.
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "lmdbio/serve/server.h"
 #include "lmdbio/serve/server_parts.h"
@@ -60,9 +62,10 @@ void Server::advance(File& file) {
   if (file.home->poll()) has_read_ = true;
   if (file.outdated || file.home->is_current()) return;
   file.outdated = true;
-  for (const auto& [chunk, block] : file.kept)
-    counts_.kept -= std::min(kChunkBytes, file.home->size() - chunk * kChunkBytes);
-  file.kept.clear();
+  for (File::Blocks* const blocks : {&file.kept, &file.unpacked}) {
+    for (const auto& [chunk, block] : *blocks) counts_.kept -= file.bytes_in(chunk);
+    blocks->clear();
+  }
 }
 
 // Checks a file that was used, and closes one that has changed.
@@ -81,7 +84,8 @@ void Server::look_at(File& file) {
 void Server::finish_open(const Request& request, const File& file) {
   const std::string path = programs_.path(request);
   const auto at = std::find_if(files_.begin(), files_.end(), [&](const auto& f) { return f.get() == &file; });
-  programs_.finish(request, file.is_usable() ? at - files_.begin() : -ENOTSUP,
+  const std::int64_t stores = file.is_usable() && file.home->stores() ? node::kStoresResult : 0;
+  programs_.finish(request, file.is_usable() ? (at - files_.begin()) | stores : -ENOTSUP,
                    std::as_bytes(std::span(path)));
 }
 
@@ -99,39 +103,49 @@ void Server::answer_question(File& file, const Question& question, std::uint32_t
   answer(from, no, {}, {});
 }
 
-// Brings bytes from this node's file system, or from memory.  `keep`: this server is the home of the chunk.
-bool Server::read_here(Waiting waiting, bool keep) {
+// Brings bytes from memory, from local disk, or from this node's file system.  `is_home`: of the chunk.
+bool Server::read_here(Waiting waiting, bool is_home) {
   File& file = *waiting.file;
   if (!file.is_usable() || waiting.offset >= file.home->size()) return false;
   file.used = true;
   const std::uint64_t chunk = waiting.offset / kChunkBytes;
   waiting.bytes =
       static_cast<std::size_t>(std::min<std::uint64_t>(waiting.bytes, file.home->size() - waiting.offset));
+  bool keeps = is_home;
   if (const auto found = file.kept.find(chunk); found != file.kept.end()) {
     waiting.block = found->second;
   } else {
-    keep = keep && has_room(file, chunk);
+    keeps = is_home && has_room(file, chunk);
     Result<std::shared_ptr<Block>> block =
-        keep ? read_chunk(file, chunk) : file.home->read(waiting.offset, waiting.bytes);
+        keeps ? read_chunk(file, chunk) : file.home->read(waiting.offset, waiting.bytes);
     if (!block) return false;
-    if (!keep) counts_.read += waiting.bytes;
     waiting.block = std::move(block).value();
+    if (!keeps) count(*waiting.block, waiting.bytes);
+    if (!is_home && !waiting.block->is_cached()) counts_.alone += waiting.bytes;
+    if (is_home && !keeps) file.home->store(waiting.block, false);
   }
   waiting_.push_back(std::move(waiting));
-  if (keep) read_ahead(file, chunk);
+  if (keeps) read_ahead(file, chunk);
   return true;
 }
 
 bool Server::has_room(const File& file, std::uint64_t chunk) const noexcept {
-  return counts_.kept + std::min(kChunkBytes, file.home->size() - chunk * kChunkBytes) <= settings_.memory;
+  return counts_.kept + file.bytes_in(chunk) <= settings_.memory;
+}
+
+// Counts bytes that are read.
+void Server::count(const Block& block, std::uint64_t bytes) noexcept {
+  (block.is_cached() ? counts_.cached : counts_.read) += bytes;
 }
 
 // Reads a chunk, and keeps it.
 Result<std::shared_ptr<Block>> Server::read_chunk(File& file, std::uint64_t chunk) {
-  const std::uint64_t start = chunk * kChunkBytes, bytes = std::min(kChunkBytes, file.home->size() - start);
-  Result<std::shared_ptr<Block>> block = file.home->read(start, static_cast<std::size_t>(bytes));
+  const std::uint64_t bytes = file.bytes_in(chunk);
+  Result<std::shared_ptr<Block>> block =
+      file.home->read(chunk * kChunkBytes, static_cast<std::size_t>(bytes));
   if (!block) return block;
-  counts_.read += bytes;
+  count(*block.value(), bytes);
+  file.home->store(block.value(), true);
   file.kept.emplace(chunk, block.value());
   counts_.kept += bytes;
   return block;
@@ -155,29 +169,76 @@ void Server::read_ahead(File& file, std::uint64_t chunk) {
   }
 }
 
+// Forgets what is kept of a chunk if it is this block, or was made from it.
+void Server::forget(File& file, const std::shared_ptr<Block>& block) noexcept {
+  const std::uint64_t chunk = block->offset() / kChunkBytes;
+  const auto has_it = [&](const File::Blocks& blocks) {
+    const auto at = blocks.find(chunk);
+    return at != blocks.end() && at->second == block;
+  };
+  if (has_it(file.kept) || has_it(file.unpacked))
+    counts_.kept -= file.bytes_in(chunk) * (file.kept.erase(chunk) + file.unpacked.erase(chunk));
+}
+
+// Decompresses a block for a request that wants less than a frame of it: all of the chunk, if there is
+// memory.
+bool Server::unpack(Waiting waiting) {
+  File& file = *waiting.file;
+  const std::uint64_t chunk = waiting.offset / kChunkBytes;
+  if (const auto found = file.unpacked.find(chunk); found != file.unpacked.end()) {
+    waiting.block = found->second;
+  } else {
+    const bool keeps = file.kept.contains(chunk) && has_room(file, chunk);
+    Result<std::shared_ptr<Block>> plain =
+        keeps ? file.home->unpack(waiting.block, chunk * kChunkBytes,
+                                  static_cast<std::size_t>(file.bytes_in(chunk)))
+              : file.home->unpack(waiting.block, waiting.offset, waiting.bytes);
+    if (!plain) return false;
+    waiting.block = std::move(plain).value();
+    if (keeps) {
+      file.unpacked.emplace(chunk, waiting.block);
+      counts_.kept += file.bytes_in(chunk);
+    }
+  }
+  waiting_.push_back(std::move(waiting));
+  return true;
+}
+
 // Gives the bytes of a block, whose read has ended, to the one that waits for them.
 void Server::give(const Waiting& waiting) {
   File& file = *waiting.file;
   Block& block = *waiting.block;
+  std::vector<std::byte> packed;
   Bytes bytes;
   if (block.status().ok() && !file.outdated) {
-    bytes = block.bytes().subspan(static_cast<std::size_t>(waiting.offset - block.offset()), waiting.bytes);
+    packed = block.packed(waiting.offset, waiting.bytes);
+    if (!packed.empty())
+      bytes = packed;
+    else if (block.is_plain())
+      bytes = block.bytes().subspan(static_cast<std::size_t>(waiting.offset - block.offset()), waiting.bytes);
+    else if (unpack(waiting))
+      return;
   } else {
-    const auto kept = file.kept.find(waiting.offset / kChunkBytes);
-    if (kept != file.kept.end() && kept->second == waiting.block) {
-      counts_.kept -= std::min(kChunkBytes, file.home->size() - block.offset());
-      file.kept.erase(kept);
-    }
+    forget(file, waiting.block);
+    const std::uint64_t chunk = waiting.offset / kChunkBytes;
+    if (block.status().raw() == EAGAIN &&
+        read_here(waiting, home_of(file.state, chunk, transport_.ranks()) == transport_.rank()))
+      return;
   }
   if (waiting.rank == transport_.rank()) {
-    counts_.to_programs += bytes.size();
-    programs_.finish(waiting.request, bytes.empty() ? -EIO : static_cast<std::int64_t>(bytes.size()), bytes);
+    const std::int64_t form = packed.empty() ? 0 : node::kPackedResult;
+    counts_.to_programs += bytes.empty() ? 0 : waiting.bytes;
+    programs_.finish(waiting.request, bytes.empty() ? -EIO : static_cast<std::int64_t>(bytes.size()) | form,
+                     bytes);
     return;
   }
   counts_.to_nodes += bytes.size();
-  answer(waiting.rank,
-         {bytes.empty() ? Answer::Kind::none : Answer::Kind::bytes, waiting.slot, waiting.number}, bytes,
-         waiting.block);
+  if (packed.empty())
+    return answer(waiting.rank,
+                  {bytes.empty() ? Answer::Kind::none : Answer::Kind::bytes, waiting.slot, waiting.number},
+                  bytes, waiting.block);
+  const auto owner = std::make_shared<const std::vector<std::byte>>(std::move(packed));
+  answer(waiting.rank, {Answer::Kind::packed, waiting.slot, waiting.number}, *owner, owner);
 }
 
 }  // namespace lmdbio::serve

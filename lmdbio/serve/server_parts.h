@@ -2,6 +2,7 @@
 // Server include this.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -27,13 +28,18 @@ struct Server::File {
   std::vector<node::ServiceRequests::Request> openers;
   std::deque<std::pair<Question, std::uint32_t>> questions;
   bool outdated = false;
-  bool used = false;                                               ///< since the last check
-  std::unordered_map<std::uint64_t, std::shared_ptr<Block>> kept;  ///< by chunk
-  std::uint64_t newest = 0;                                        ///< the last chunk that a walk has reached
-  unsigned in_sequence = 0;                   ///< chunks of this home that were wanted one after the other
+  bool used = false;  ///< since the last check
+  using Blocks = std::unordered_map<std::uint64_t, std::shared_ptr<Block>>;
+  Blocks kept;               ///< by chunk
+  Blocks unpacked;           ///< blocks that were decompressed; `kept` has them as they came from local disk
+  std::uint64_t newest = 0;  ///< the last chunk that a walk has reached
+  unsigned in_sequence = 0;  ///< chunks of this home that were wanted one after the other
   std::unordered_set<std::uint32_t> told;     ///< ranks that know the path
   std::unordered_set<std::uint32_t> refused;  ///< ranks whose file is another one
 
+  std::uint64_t bytes_in(std::uint64_t chunk) const noexcept {
+    return std::min(kChunkBytes, home->size() - chunk * kChunkBytes);
+  }
   bool is_usable() const noexcept { return opened && opened->ok() && !outdated; }
 };
 
@@ -56,6 +62,7 @@ struct Server::Arriving {
   std::uint32_t slot, from;
   bool wanted;
   std::size_t size;
+  bool is_packed;
   std::unique_ptr<std::byte[]> bytes;
 };
 

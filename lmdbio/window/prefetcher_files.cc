@@ -55,7 +55,7 @@ std::unique_ptr<const Backing> from_sources(const Backing& database, const char*
       if (map) whole = std::move(map).value();
     });
   if (!whole) {
-    gather::Sources sources{image, gather::ServedFile::get(database.file, name, snapshot)};
+    gather::Sources sources{image, gather::ServedFile::get(database.file, name, snapshot, image)};
     if (!sources) return nullptr;
     return std::make_unique<const Backing>(database.file, database.direct, -1, std::move(sources));
   }

@@ -29,7 +29,7 @@ LAYERS = {
     "lmdbio/records": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/cache", "lmdbio/node/counter_board.h", "lmdbio/gather", "lmdbio/tree", PUBLIC],
     "lmdbio/stats": ["lmdbio/base", "lmdbio/node", "lmdbio/window", "lmdbio/tree", "lmdbio/records"],
     "lmdbio/ranks": ["lmdbio/base", "lmdbio/io", "lmdbio/node", "lmdbio/records", PUBLIC],
-    "lmdbio/serve": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/gather", "lmdbio/ranks"],
+    "lmdbio/serve": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/gather", "lmdbio/ranks"],
     "lmdbio/files": ["lmdbio/base", "lmdbio/format/layout.h", PUBLIC],
     "lmdbio/fuse": ["lmdbio/base", "lmdbio/files", "lmdbio/tree/damage.h", PUBLIC],
     "lmdbio/cli": ["lmdbio/files", "lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/window", "lmdbio/tree",

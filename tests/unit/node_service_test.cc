@@ -45,6 +45,7 @@ class Served {
   }
   ServiceHost& host() { return *host_; }
   std::atomic<std::uint64_t> asked{0};
+  std::atomic<std::int64_t> more_open{0}, more_read{0};  ///< added to results
 
  private:
   void answer(const ServiceHost::Request& r, std::uint64_t bytes) {
@@ -52,13 +53,14 @@ class Served {
     if (r.kind == ServiceHost::Kind::open) {
       const std::string path = host_->path(r);
       const bool known = path == "/a/path" && r.state == kState;
-      return host_->finish(r, known ? std::int64_t{kFile} : -ENOTSUP, std::as_bytes(std::span(path)));
+      return host_->finish(r, known ? std::int64_t{kFile} + more_open : -ENOTSUP,
+                           std::as_bytes(std::span(path)));
     }
     if (r.file != kFile || !(r.state == kState) || r.offset >= bytes) return host_->finish(r, -EIO, {});
     const std::size_t n = std::min<std::uint64_t>(r.bytes, bytes - r.offset);
     std::vector<std::byte> read(n);
     for (std::size_t i = 0; i < n; ++i) read[i] = byte_at(r.offset + i);
-    host_->finish(r, static_cast<std::int64_t>(n), read);
+    host_->finish(r, static_cast<std::int64_t>(n) + more_read, read);
   }
 
   std::unique_ptr<ServiceHost> host_;
@@ -66,10 +68,17 @@ class Served {
   std::thread thread_;
 };
 
+Result<std::size_t> read_one(Service& service, std::uint64_t offset, MutableBytes to,
+                             std::uint32_t file = kFile) {
+  Service::Range range{offset, to};
+  service.read(file, kState, {&range, 1});
+  return range.result;
+}
+
 /// Reads, and returns whether the bytes are right.
 bool reads(Service& service, std::uint64_t offset, std::size_t bytes) {
   std::vector<std::byte> got(bytes);
-  const Result<std::size_t> n = service.read(kFile, kState, offset, got);
+  const Result<std::size_t> n = read_one(service, offset, got);
   if (!n || n.value() != bytes) return false;
   for (std::size_t i = 0; i < bytes; ++i)
     if (got[i] != byte_at(offset + i)) return false;
@@ -89,16 +98,37 @@ TEST(NodeService, OpensAndReads) {
   const std::shared_ptr<Service> service = Service::get();
   ASSERT_NE(service, nullptr);
   EXPECT_EQ(service, Service::get());
-  EXPECT_EQ(service->open("/a/path", kState).value(), kFile);
+  EXPECT_EQ(service->open("/a/path", kState).value().file, kFile);
+  EXPECT_FALSE(service->open("/a/path", kState).value().stores);
   EXPECT_EQ(service->open("/another", kState).error().raw(), ENOTSUP);
   EXPECT_EQ(service->open("/a/path", {{1, 3}, 3, 4096, 5}).error().raw(), ENOTSUP);
   EXPECT_TRUE(reads(*service, 0, 1));
   EXPECT_TRUE(reads(*service, 12345, kServiceBytes));
   EXPECT_TRUE(reads(*service, std::uint64_t{1} << 32, 100));
   std::vector<std::byte> more(200);
-  EXPECT_EQ(service->read(kFile, kState, std::uint64_t{1} << 32, more).value(), 100u)
-      << "the end of the file";
-  EXPECT_EQ(service->read(kFile + 1, kState, 0, more).error().raw(), EIO);
+  EXPECT_EQ(read_one(*service, std::uint64_t{1} << 32, more).value(), 100u) << "the end of the file";
+  EXPECT_EQ(read_one(*service, 0, more, kFile + 1).error().raw(), EIO);
+}
+
+// A server may leave it to programs to decompress, and tells whether it stores a file.
+TEST(NodeService, ResultsThatSayMore) {
+  Served served(1 << 20);
+  served.more_read = kPackedResult;
+  served.more_open = kStoresResult;
+  const std::shared_ptr<Service> service = Service::get();
+  ASSERT_NE(service, nullptr);
+  const Service::Opened opened = service->open("/a/path", kState).value();
+  EXPECT_EQ(opened.file, kFile);
+  EXPECT_TRUE(opened.stores);
+  std::vector<std::byte> got(300);
+  std::vector<Service::Range> ranges = {{0, std::span(got).first(100)},
+                                        {1 << 20, std::span(got).subspan(100)}};
+  service->read(kFile, kState, ranges);
+  EXPECT_TRUE(ranges[0].packed);
+  EXPECT_EQ(ranges[0].result.value(), 100u);
+  EXPECT_FALSE(ranges[1].packed) << "an error";
+  served.more_read = std::int64_t{1} << 34;
+  EXPECT_EQ(read_one(*service, 0, got).error().raw(), EIO) << "a number of bytes that is too large";
 }
 
 TEST(NodeService, ReadsRangesAtOnce) {
@@ -211,7 +241,8 @@ TEST(NodeService, IsListed) {
   {
     const std::unique_ptr<ServiceHost> host = ServiceHost::make().value();
     host->set_nodes(3);
-    host->show_counts({.read = 1, .to_programs = 2, .to_nodes = 3, .from_nodes = 4, .kept = 5, .alone = 6});
+    host->show_counts(
+        {.read = 1, .to_programs = 2, .to_nodes = 3, .from_nodes = 4, .kept = 5, .alone = 6, .cached = 7});
     const std::shared_ptr<Service> program = Service::get();
     const std::optional<ListedService> listed = listed_service();
     ASSERT_TRUE(listed);
@@ -221,6 +252,7 @@ TEST(NodeService, IsListed) {
     EXPECT_EQ(listed->counts.read, 1u);
     EXPECT_EQ(listed->counts.from_nodes, 4u);
     EXPECT_EQ(listed->counts.alone, 6u);
+    EXPECT_EQ(listed->counts.cached, 7u);
     EXPECT_FALSE(remove_dead_service());
   }
   const pid_t pid = ::fork();
@@ -241,8 +273,8 @@ TEST(NodeService, ASilentServerIsAskedOnceInAWhile) {
   const std::shared_ptr<Service> service = Service::get();
   ASSERT_NE(service, nullptr);
   std::byte b[1];
-  EXPECT_EQ(service->read(kFile, kState, 0, b).error().raw(), ETIMEDOUT);
-  for (unsigned i = 0; i < 10; ++i) EXPECT_EQ(service->read(kFile, kState, 0, b).error().raw(), ETIMEDOUT);
+  EXPECT_EQ(read_one(*service, 0, b).error().raw(), ETIMEDOUT);
+  for (unsigned i = 0; i < 10; ++i) EXPECT_EQ(read_one(*service, 0, b).error().raw(), ETIMEDOUT);
   EXPECT_FALSE(host->next()) << "the first request was given up, and the others were not made";
 }
 
@@ -253,7 +285,7 @@ TEST(NodeService, ARequestThatWasGivenUpFreesItsSlotInTheEnd) {
   ASSERT_NE(service, nullptr);
   std::thread program([&] {
     std::byte b[1];
-    EXPECT_EQ(service->read(kFile, kState, 0, b).error().raw(), ETIMEDOUT);
+    EXPECT_EQ(read_one(*service, 0, b).error().raw(), ETIMEDOUT);
   });
   std::optional<ServiceHost::Request> request;
   ASSERT_TRUE(comes_true([&] { return (request = host->next()).has_value(); }));
@@ -282,7 +314,7 @@ TEST(NodeService, TheSlotsOfDeadProgramsAreFreed) {
       const std::shared_ptr<Service> service = Service::get();
       std::thread([&] {
         std::byte b[1];
-        if (service != nullptr) (void)service->read(kFile, kState, i, b);
+        if (service != nullptr) (void)read_one(*service, i, b);
       }).detach();
       ::pause();
     }
@@ -304,7 +336,7 @@ TEST(NodeService, ARequestThatAnotherProcessOverwritesIsNotAnswered) {
   ASSERT_NE(service, nullptr);
   std::thread program([&] {
     std::byte b[8];
-    EXPECT_EQ(service->read(kFile, kState, 0, b).error().raw(), EIO);
+    EXPECT_EQ(read_one(*service, 0, b).error().raw(), EIO);
     EXPECT_EQ(service->open("/a/path", kState).error().raw(), EIO);
   });
   const auto next = [&] {
@@ -331,7 +363,7 @@ TEST(NodeService, AForkedChildAsksNothing) {
     Service::forget_all();
     Service::unlock_registry();
     std::byte b[1];
-    const bool refused = service->read(kFile, kState, 0, b).error().raw() == ECANCELED;
+    const bool refused = read_one(*service, 0, b).error().raw() == ECANCELED;
     const std::shared_ptr<Service> own = Service::get();
     ::_exit(refused && own != nullptr && own != service && reads(*own, 5, 1000) ? 0 : 1);
   }
