@@ -50,7 +50,6 @@ endif()
 
 if(TARGET lmdbio_serve)
   install(TARGETS lmdbio_serve RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT mpi)
-  lmdbio_split_debug(lmdbio_serve ${CMAKE_INSTALL_BINDIR})
 endif()
 
 if(TARGET lmdbio_fuse)
