@@ -28,7 +28,7 @@ namespace lmdbio::cli {
 namespace {
 
 /// Bytes of a batch, on average, and its largest number of records.
-constexpr std::uint64_t kBatchBytes = std::uint64_t{4} << 20, kBatchRecords = 256;
+constexpr std::uint64_t kBatchBytes = std::uint64_t{4} << 20, kBatchRecords = 1024;
 /// Problems that are printed one by one.
 constexpr std::uint64_t kPrinted = 20;
 
@@ -65,11 +65,12 @@ class Target {
       tree_.emplace(options.directory);
   }
 
-  /// Writes a file.  Returns why it cannot be written, or an empty string.
+  /// Writes a file.  Returns why it cannot be written, or an empty string.  `contents` must stay as they are
+  /// until the next flush().
   std::string put(const std::string& name, std::string_view contents) {
     if (archive_) {
       check_output(archive_->append(files::tar_header(name, contents.size(), mtime_)));
-      check_output(archive_->append(contents));
+      check_output(archive_->append_lasting(contents));
       check_output(archive_->append_zeros(files::tar_padding(contents.size())));
       return {};
     }
@@ -78,14 +79,13 @@ class Target {
     return std::move(done.why);
   }
 
-  void finish() {
-    if (!archive_) return;
-    check_output(archive_->append(files::tar_end()));
-    check_output(archive_->flush());
+  /// Writes what waits for that.
+  void flush() {
+    if (archive_) check_output(archive_->flush());
   }
-  /// Writes what is complete, after a failure.
-  void flush() noexcept {
-    if (archive_) (void)archive_->flush();
+  void finish() {
+    if (archive_) check_output(archive_->append(files::tar_end()));
+    flush();
   }
 
  private:
@@ -104,12 +104,7 @@ class Export {
         target_(options, database_) {}
 
   int run() {
-    try {
-      write_all();
-    } catch (...) {
-      target_.flush();
-      throw;
-    }
+    write_all();
     target_.finish();
     return problems_.finish();
   }
@@ -128,8 +123,11 @@ class Export {
     const std::uint64_t records = std::clamp<std::uint64_t>(kBatchBytes / each, 1, kBatchRecords);
     std::unique_ptr<Stream> stream;
     for (std::uint64_t at = first; at < end;) {
-      if (!stream)
-        stream = std::make_unique<Stream>(reader_.stream(Order::sequential(records).resume(0, at)));
+      if (!stream) {
+        Order order = Order::sequential(records).resume(0, at);
+        order.zero_copy = 1;
+        stream = std::make_unique<Stream>(reader_.stream(order));
+      }
       const std::uint64_t n = std::min(records, end - at);
       std::optional<Batch> batch;
       try {
@@ -139,7 +137,7 @@ class Export {
       }
       if (stream && !batch) break;
       if (batch)
-        for (std::uint64_t i = 0; i < n; ++i) put((*batch)[i]);
+        put(*batch, n);
       else
         for (std::uint64_t i = 0; i < n; ++i) read_alone(at + i);
       at += n;
@@ -169,10 +167,21 @@ class Export {
 
   void read_alone(std::uint64_t ordinal) {
     try {
-      put(reader_.read(ordinal)[0]);
+      put(reader_.read(ordinal), 1);
     } catch (const Error& e) {
       problems_.add(e.what());
     }
+  }
+
+  /// Writes the first `n` records of a batch.
+  void put(const Batch& batch, std::uint64_t n) {
+    try {
+      for (std::uint64_t i = 0; i < n; ++i) put(batch[i]);
+    } catch (...) {
+      target_.flush();  // what is complete
+      throw;
+    }
+    target_.flush();
   }
 
   void put(const Record& record) {

@@ -61,6 +61,8 @@ void check_output(int error) {
     (void)::raise(SIGPIPE);
     ::_exit(128 + SIGPIPE);
   }
+  if (error == EFAULT)
+    throw Failure("a value cannot be read: the storage has failed, or the data file was truncated");
   throw Failure(std::string("standard output: ") + std::strerror(error));
 }
 

@@ -29,50 +29,68 @@ Loader::~Loader() {
   for (std::thread& t : threads_) t.join();
 }
 
+/// Sets the number and the bytes of the items to read next.
+void Loader::take(Group& group) const {
+  // All threads have something to do until shortly before the end.
+  const std::size_t most = std::clamp<std::size_t>((end_ - taken_) / (4 * kThreads), 1, kGroupItems);
+  do {
+    group.bytes += size_(taken_ + group.items++);
+  } while (group.items < most && group.bytes + size_(taken_ + group.items) <= kGroupBytes);
+}
+
 void Loader::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
     room_.wait(lock, [this] {
-      return ends_ || taken_ == end_ || slots_.empty() ||
-             (ahead_bytes_ < kAheadBytes && slots_.size() < kAheadItems);
+      return ends_ || taken_ == end_ || groups_.empty() ||
+             (ahead_bytes_ < kAheadBytes && taken_ - given_ < kAheadItems);
     });
     if (ends_ || taken_ == end_) return;
     // References to elements of a deque stay valid while others are added and removed at its ends.
     try {
-      slots_.emplace_back();
+      groups_.emplace_back();
     } catch (const std::bad_alloc&) {  // the others go on; without any of them, next() fails
       if (--working_ == 0) ready_.notify_one();
       room_.notify_one();
       return;
     }
-    Slot& slot = slots_.back();
-    const std::size_t item = taken_++;
-    slot.bytes = size_(item);
-    ahead_bytes_ += slot.bytes;
+    Group& group = groups_.back();
+    take(group);
+    const std::size_t first = taken_;
+    taken_ += group.items;
+    ahead_bytes_ += group.bytes;
     lock.unlock();
     try {
-      read_(item, slot.contents);
+      group.contents.reserve(group.items);
+      for (std::size_t i = 0; i < group.items; ++i) {
+        std::string contents;
+        read_(first + i, contents);
+        group.contents.push_back(std::move(contents));
+      }
     } catch (...) {
-      slot.failure = std::current_exception();
+      group.failure = std::current_exception();
     }
     lock.lock();
-    slot.ready = true;
-    if (item == given_) ready_.notify_one();
+    group.ready = true;
+    if (first == given_) ready_.notify_one();
   }
 }
 
 std::string Loader::next() {
-  std::unique_lock lock(mutex_);
-  ready_.wait(lock, [this] { return slots_.empty() ? working_ == 0 : slots_.front().ready; });
-  if (slots_.empty()) throw std::bad_alloc();
-  Slot slot = std::move(slots_.front());
-  slots_.pop_front();
-  ++given_;
-  ahead_bytes_ -= slot.bytes;
-  lock.unlock();
-  room_.notify_one();  // a thread goes on until there is no room again
-  if (slot.failure != nullptr) std::rethrow_exception(slot.failure);
-  return std::move(slot.contents);
+  if (next_ == current_.contents.size() && current_.failure == nullptr) {
+    std::unique_lock lock(mutex_);
+    ready_.wait(lock, [this] { return groups_.empty() ? working_ == 0 : groups_.front().ready; });
+    if (groups_.empty()) throw std::bad_alloc();
+    current_ = std::move(groups_.front());
+    groups_.pop_front();
+    next_ = 0;
+    given_ += current_.items;
+    ahead_bytes_ -= current_.bytes;
+    lock.unlock();
+    room_.notify_one();  // a thread goes on until there is no room again
+  }
+  if (next_ == current_.contents.size()) std::rethrow_exception(current_.failure);
+  return std::move(current_.contents[next_++]);
 }
 
 }  // namespace lmdbio::files

@@ -4,15 +4,16 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 namespace lmdbio::files {
 
 namespace {
 
-/// Size of the buffer, and of a pipe if the system allows it, in bytes.
+/// Size of the buffer, of a write, and of a pipe if the system allows it, in bytes.
 constexpr std::size_t kBuffer = std::size_t{1} << 20;
-/// A piece of this size or more is written without copying it to the buffer.
-constexpr std::size_t kWrittenAtOnce = std::size_t{128} << 10;
+/// Fewer bytes are copied, because a part of a write costs as much.
+constexpr std::size_t kLeastPart = 1024;
 
 }  // namespace
 
@@ -31,12 +32,18 @@ Output::Output(int fd) : fd_(fd), buffer_(std::make_unique_for_overwrite<char[]>
 }
 
 int Output::append(std::string_view bytes) noexcept {
-  if (bytes.size() > kBuffer - used_ || bytes.size() >= kWrittenAtOnce) {
-    if (const int e = flush(); e != 0) return e;
-    if (bytes.size() >= kWrittenAtOnce) return write_all(fd_, bytes);
+  while (!bytes.empty()) {
+    char* const to = buffer_.get() + used_;  // has room: a full buffer is written by add()
+    const std::size_t n = bytes.copy(to, kBuffer - used_);
+    used_ += n;
+    if (const int e = add(to, n); e != 0) return e;
+    bytes.remove_prefix(n);
   }
-  used_ += bytes.copy(buffer_.get() + used_, bytes.size());
   return 0;
+}
+
+int Output::append_lasting(std::string_view bytes) noexcept {
+  return bytes.size() < kLeastPart ? append(bytes) : add(bytes.data(), bytes.size());
 }
 
 int Output::append_zeros(std::size_t n) noexcept {
@@ -46,10 +53,32 @@ int Output::append_zeros(std::size_t n) noexcept {
   return append({kZeros, n});
 }
 
+/// Adds bytes to the parts, and writes these if they are many.
+int Output::add(const char* bytes, std::size_t n) noexcept {
+  iovec* const last = count_ == 0 ? nullptr : &parts_[count_ - 1];
+  if (last != nullptr && static_cast<const char*>(last->iov_base) + last->iov_len == bytes)
+    last->iov_len += n;
+  else
+    parts_[count_++] = {const_cast<char*>(bytes), n};
+  waiting_ += n;
+  return waiting_ >= kBuffer || count_ == kMostParts ? flush() : 0;
+}
+
 int Output::flush() noexcept {
-  const std::string_view have(buffer_.get(), used_);
-  used_ = 0;
-  return write_all(fd_, have);
+  iovec* part = parts_.data();
+  iovec* const end = part + std::exchange(count_, 0);
+  used_ = waiting_ = 0;
+  while (part != end) {
+    const ssize_t n = ::writev(fd_, part, static_cast<int>(end - part));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return errno;
+    auto written = static_cast<std::size_t>(n);
+    for (; part != end && written >= part->iov_len; ++part) written -= part->iov_len;
+    if (written == 0) continue;
+    part->iov_base = static_cast<char*>(part->iov_base) + written;
+    part->iov_len -= written;
+  }
+  return 0;
 }
 
 }  // namespace lmdbio::files

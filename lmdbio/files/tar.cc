@@ -1,6 +1,5 @@
 #include "lmdbio/files/tar.h"
 
-#include <cstdio>
 #include <cstring>
 
 namespace lmdbio::files {
@@ -25,12 +24,15 @@ void put(char (&field)[N], std::string_view text) noexcept {
   (void)text.copy(field, N);
 }
 
+/// Writes `digits` octal digits, without snprintf, which took half the time of a header.
+void put_octal(char* to, std::size_t digits, std::uint64_t n) noexcept {
+  for (; digits > 0; n /= 8) to[--digits] = static_cast<char>('0' + n % 8);
+}
+
+/// Writes a number that a zero ends.
 template <std::size_t N>
 void put_octal(char (&field)[N], std::uint64_t n) noexcept {
-  char digits[32];
-  (void)std::snprintf(digits, sizeof digits, "%0*llo", static_cast<int>(N - 1),
-                      static_cast<unsigned long long>(n));
-  std::memcpy(field, digits, N);
+  put_octal(field, N - 1, n);
 }
 
 std::string block(std::string_view name, std::string_view prefix, char type, std::uint64_t size,
@@ -50,7 +52,8 @@ std::string block(std::string_view name, std::string_view prefix, char type, std
   unsigned sum = 0;
   const auto* const bytes = reinterpret_cast<const unsigned char*>(&b);
   for (std::size_t i = 0; i < sizeof b; ++i) sum += bytes[i];
-  (void)std::snprintf(b.checksum, sizeof b.checksum, "%06o", sum);
+  put_octal(b.checksum, 6, sum);  // six digits, a zero, a space
+  b.checksum[6] = '\0';
   return {reinterpret_cast<const char*>(&b), sizeof b};
 }
 

@@ -24,6 +24,7 @@ bool is_full(int error) noexcept {
 TreeWriter::Outcome failed(int error, std::string_view path) {
   const char* const text = error == EEXIST    ? "exists already"
                            : error == ENOTDIR ? "a file, or a symbolic link, where a directory is needed"
+                           : error == EFAULT  ? "the value cannot be read"
                                               : ::strerrordesc_np(error);
   return {error, is_full(error),
           std::string(path).append(": ").append(text != nullptr ? text : "unknown error")};
