@@ -9,6 +9,7 @@
 #include "compat/abi.h"
 #include "compat/error_text.h"
 #include "compat/guard.h"
+#include "lmdbio/tree/after_page.h"
 #include "lmdbio/tree/damage.h"
 
 using namespace lmdbio;
@@ -67,6 +68,20 @@ LMDBIO_ABI int lmdbio_txn_pardon(MDB_txn* txn) {
   ReadTxn* const t = txn != nullptr ? as<ReadTxn>(txn) : nullptr;
   if (t == nullptr || t->env == nullptr) return EINVAL;
   return t->txn.pardon() ? 0 : MDB_BAD_TXN;
+}
+
+LMDBIO_ABI int lmdbio_key_after_page(MDB_txn* txn, MDB_dbi dbi, MDB_val* key, size_t* page) {
+  if (const int rc = lmdbio_txn_pardon(txn); rc != 0) return rc;
+  tree::Txn& t = as<ReadTxn>(txn)->txn;
+  if (!t.has_dbi(dbi)) return EINVAL;
+  const int rc = guarded([&] {
+    format::Pgno bad{};
+    const Status st = tree::key_after_page(t, dbi, *key, bad);
+    *page = static_cast<std::size_t>(format::raw(bad));
+    return st;
+  });
+  (void)t.pardon();
+  return rc;
 }
 
 LMDBIO_ABI MDB_txn* lmdbio_txn_in(const void* object, size_t bytes) {

@@ -2,8 +2,11 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "lmdbio/cli/command.h"
 #include "lmdbio/cli/records.h"
@@ -29,57 +32,133 @@ std::string hex(std::string_view bytes) {
 
 std::string dumped(const Json& j) { return j.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-/// Returns the line, or the JSON object, for a record.
-std::string entry(const Options& options, files::Database& database, const files::Cursor& at, bool terminal) {
-  const std::string_view key = files::bytes_of(at.key());
-  const std::string name = files::name_of(key);
-  const std::size_t bytes = at.value().mv_size;
-  const bool is_database =
-      (options.json || options.sizes) && database.is_named_database(at.key(), at.value());
-  if (options.json) {
-    Json j{{"name", name}, {"key_hex", hex(key)}};
-    if (is_database)
-      j["database"] = true;
-    else
-      j["bytes"] = bytes;
-    return dumped(j);
-  }
-  std::string out;
-  if (options.sizes) out = is_database ? "  database " : format_text("%10zu ", bytes);
-  out += terminal ? printable(name) : name;
-  return out += options.zeros ? '\0' : '\n';
-}
+class Listing {
+ public:
+  explicit Listing(const Options& options)
+      : options_(options),
+        database_(options.path, options.database),
+        range_(key_range(database_, options.prefix, options.range)),
+        terminal_(::isatty(STDOUT_FILENO) == 1),
+        out_(STDOUT_FILENO) {}
 
-int ls(const Options& options) {
-  files::Database database(options.path, options.database);
-  const files::KeyRange range = key_range(database, options.prefix, options.range);
-  const bool terminal = ::isatty(STDOUT_FILENO) == 1;
-  files::Output out(STDOUT_FILENO);
-  files::Cursor at(database);
-  bool first = true;
-  if (options.json) check_output(out.append("{\"path\": " + dumped(database.path()) + ",\n \"records\": ["));
-  try {
-    for (bool more = at.seek(range.first); more && range.before_end(files::bytes_of(at.key()));
-         more = at.next()) {
-      if (options.json) check_output(out.append(first ? "\n  " : ",\n  "));
-      check_output(out.append(entry(options, database, at, terminal)));
-      first = false;
+  int run() {
+    if (options_.json)
+      check_output(out_.append("{\"path\": " + dumped(database_.path()) + ",\n \"records\": ["));
+    try {
+      list();
+    } catch (const files::Error& e) {  // what was listed is good
+      finish(e.what());
+      throw;
     }
-  } catch (const files::Error& e) {  // the keys before a damaged page are good
-    if (options.json) check_output(out.append("\n ],\n \"error\": " + dumped(e.what()) + "}\n"));
-    check_output(out.flush());
-    throw;
+    finish({});
+    return damaged_ ? kFindings : kClean;
   }
-  if (options.json) check_output(out.append("\n ]}\n"));
-  check_output(out.flush());
-  return kClean;
-}
+
+ private:
+  void list() {
+    std::optional<files::Cursor> at(database_);
+    bool placed = false;
+    for (bool more = true; more;) {
+      try {
+        more = (placed ? at->next() : at->seek(range_.first)) && add(at->key(), at->value());
+      } catch (const files::Error&) {
+        at.reset();
+        if (!database_.go_on()) throw;
+        damaged_ = true;
+        more = skip_values(at) || skip_pages(at);
+      }
+      placed = true;
+    }
+  }
+
+  /// Goes on after the values of the last key, if a page of them is damaged.  Returns false if that fails.
+  bool skip_values(std::optional<files::Cursor>& at) {
+    if (!listed_ || !database_.has_duplicates()) return false;
+    try {
+      at.emplace(database_);
+      return at->seek(last_key_) && at->next_key() && add(at->key(), at->value());
+    } catch (const files::Error&) {
+      at.reset();
+      (void)database_.go_on();
+      return false;
+    }
+  }
+
+  /// Goes on at the next page that can be read.  Returns false if there is none.
+  bool skip_pages(std::optional<files::Cursor>& at) {
+    std::string key = listed_ ? last_key_ : range_.first;
+    for (;;) {
+      std::size_t page = 0;
+      const bool more = database_.skip_page(key, page);
+      if (page != 0)
+        std::fprintf(stderr, "lmdbio: %s: page %zu is damaged; its keys are left out\n",
+                     printable(database_.path()).c_str(), page);
+      if (!more || !range_.before_end(key)) return false;
+      try {
+        at.emplace(database_);
+        return at->seek(key) && add(at->key(), at->value());
+      } catch (const files::Error&) {
+        at.reset();
+        (void)database_.go_on();
+      }
+    }
+  }
+
+  /// Lists a record.  Returns false if it is after the range.
+  bool add(const MDB_val& key, const MDB_val& value) {
+    const std::string_view bytes = files::bytes_of(key);
+    if (!range_.before_end(bytes)) return false;
+    if (options_.json) check_output(out_.append(listed_ ? ",\n  " : "\n  "));
+    check_output(out_.append(entry(key, value)));
+    if (!listed_ || bytes != last_key_) last_key_ = bytes;
+    listed_ = true;
+    return true;
+  }
+
+  /// Returns the line, or the JSON object, for a record.
+  std::string entry(const MDB_val& key, const MDB_val& value) {
+    const std::string name = files::name_of(files::bytes_of(key));
+    const std::size_t bytes = value.mv_size;
+    const bool is_database = (options_.json || options_.sizes) && database_.is_named_database(key, value);
+    if (options_.json) {
+      Json j{{"name", name}, {"key_hex", hex(files::bytes_of(key))}};
+      if (is_database)
+        j["database"] = true;
+      else
+        j["bytes"] = bytes;
+      return dumped(j);
+    }
+    std::string out;
+    if (options_.sizes) out = is_database ? "  database " : format_text("%10zu ", bytes);
+    out += terminal_ ? printable(name) : name;
+    return out += options_.zeros ? '\0' : '\n';
+  }
+
+  void finish(const std::string& error) {
+    if (options_.json) {
+      check_output(out_.append("\n ]"));
+      if (damaged_) check_output(out_.append(",\n \"damaged\": true"));
+      if (!error.empty()) check_output(out_.append(",\n \"error\": " + dumped(error)));
+      check_output(out_.append("}\n"));
+    }
+    check_output(out_.flush());
+  }
+
+  const Options& options_;
+  files::Database database_;
+  const files::KeyRange range_;
+  const bool terminal_;
+  files::Output out_;
+  bool listed_ = false, damaged_ = false;
+  std::string last_key_;  ///< listed last
+};
 
 }  // namespace
 
 void add_ls(CLI::App& app, int& status) {
   const auto options = std::make_shared<Options>();
-  CLI::App* const sub = app.add_subcommand("ls", "list the keys of a database, in their order");
+  CLI::App* const sub = app.add_subcommand(
+      "ls", "list the keys of a database, in their order; exit status 1: some could not be read");
   add_database_options(*sub, options->path, options->database);
   sub->add_option("PREFIX", options->prefix, "list only keys that begin with this");
   sub->add_option("--range", options->range,
@@ -89,7 +168,7 @@ void add_ls(CLI::App& app, int& status) {
   CLI::Option* const zeros =
       sub->add_flag("-0,--null", options->zeros, "end each line with a byte 0 instead of a newline");
   sub->add_flag("--json", options->json, "print one JSON object")->excludes(sizes)->excludes(zeros);
-  sub->callback([options, &status] { status = ls(*options); });
+  sub->callback([options, &status] { status = Listing(*options).run(); });
 }
 
 }  // namespace lmdbio::cli

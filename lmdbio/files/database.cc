@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lmdbio/format/layout.h"
+#include "lmdbio/tree/damage.h"
 
 namespace lmdbio::files {
 
@@ -87,6 +88,18 @@ unsigned Database::flags() const {
 
 bool Database::has_other_order() const { return (flags() & (MDB_INTEGERKEY | MDB_REVERSEKEY)) != 0; }
 
+bool Database::has_duplicates() const { return (flags() & MDB_DUPSORT) != 0; }
+
+bool Database::go_on() noexcept { return lmdbio_txn_pardon(txn_) == 0; }
+
+bool Database::skip_page(std::string& key, std::size_t& page) {
+  MDB_val k = value_of(key);
+  const int rc = lmdbio_key_after_page(txn_, dbi_, &k, &page);
+  if (rc != MDB_NOTFOUND) check(rc);
+  if (rc == 0) key = bytes_of(k);
+  return rc == 0;
+}
+
 bool Database::has_integer_keys() const { return (flags() & MDB_INTEGERKEY) != 0; }
 
 bool Database::may_be_named_database(const MDB_val& value) const noexcept {
@@ -132,5 +145,7 @@ bool Cursor::seek(std::string_view key) {
 }
 
 bool Cursor::next() { return move(MDB_NEXT); }
+
+bool Cursor::next_key() { return move(MDB_NEXT_NODUP); }
 
 }  // namespace lmdbio::files

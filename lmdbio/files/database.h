@@ -60,6 +60,14 @@ class Database {
   MDB_stat stat() const;
   /// Returns the status of the data file, when it was opened.
   const struct stat& file() const noexcept { return file_; }
+  /// Returns true if a key may have several values (MDB_DUPSORT).
+  bool has_duplicates() const;
+  /// Lets the transaction be used again after it has met a damaged page.  Cursors must be closed before.
+  /// Returns false if that is not possible.
+  bool go_on() noexcept;
+  /// Sets `key` to the first key of the page after its own, and `page` to the number of its own page if this
+  /// cannot be read, else to 0.  Cursors as for go_on().  Returns false if no page follows.
+  bool skip_page(std::string& key, std::size_t& page);
   /// Returns true if keys are not in the order of their bytes, so that a KeyRange has no meaning.
   bool has_other_order() const;
   bool has_integer_keys() const;
@@ -97,6 +105,8 @@ class Cursor {
   bool seek(std::string_view key);
   /// Goes to the next record, or to the next value of the same key.
   bool next();
+  /// Goes to the first value of the next key.
+  bool next_key();
   const MDB_val& key() const noexcept { return key_; }
   const MDB_val& value() const noexcept { return value_; }
 

@@ -44,19 +44,59 @@ def datum(data, encoded=True):
 FLOATS = b"\x08\x01\x10\x01\x18\x02\x32\x08" + struct.pack("<2f", 1.5, 2.5)  # a Datum that has float_data only
 
 
-def damage_leaf(case, path):
-    """Overwrites one of the leaf pages, not the first.  Returns the keys that it had."""
+def tree_pages(pages, flag):
+    """The offsets of the pages of trees that have this flag."""
+    return [at for at in range(2 * PAGE, len(pages), PAGE)
+            if struct.unpack_from("<Q", pages, at)[0] * PAGE == at and struct.unpack_from("<H", pages, at + 10)[0] == flag]
+
+
+def nodes(pages, at):
+    """The offsets of the nodes of a page."""
+    return [at + n for n in struct.unpack_from(f"<{(struct.unpack_from('<H', pages, at + 12)[0] - 16) // 2}H", pages, at + 16)]
+
+
+def keys_of_page(pages, at):
+    return [pages[n + 8:n + 8 + struct.unpack_from("<H", pages, n + 6)[0]] for n in nodes(pages, at)]
+
+
+def overwrite_page(path, at):
     with open(path + "/data.mdb", "r+b") as f:
-        pages = f.read()
-        leaves = [at for at in range(2 * PAGE, len(pages), PAGE)
-                  if struct.unpack_from("<Q", pages, at)[0] * PAGE == at and struct.unpack_from("<H", pages, at + 10)[0] == 2]
-        case.assertGreater(len(leaves), 20)
-        at = leaves[len(leaves) // 2]
         f.seek(at)
         f.write(b"\x55" * PAGE)
-    page = pages[at:at + PAGE]
-    nodes = struct.unpack_from(f"<{(struct.unpack_from('<H', page, 12)[0] - 16) // 2}H", page, 16)
-    return {page[n + 8:n + 8 + struct.unpack_from("<H", page, n + 6)[0]] for n in nodes}
+
+
+def read_pages(path):
+    with open(path + "/data.mdb", "rb") as f:
+        return f.read()
+
+
+def damage_root(path):
+    pages = read_pages(path)
+    newest = max((0, PAGE), key=lambda at: struct.unpack_from("<Q", pages, at + 16 + 24 + 96 + 8)[0])
+    overwrite_page(path, struct.unpack_from("<Q", pages, newest + 16 + 24 + 48 + 40)[0] * PAGE)
+
+
+def damage_branch(case, path):
+    """Overwrites a branch page above leaves, in the middle.  Returns its number, and the keys below it."""
+    pages = read_pages(path)
+    children = {at: [struct.unpack_from("<IH", pages, n) for n in nodes(pages, at)] for at in tree_pages(pages, 1)}
+    children = {at: [(low | high << 32) * PAGE for low, high in pairs] for at, pairs in children.items()}
+    above_leaves = sorted((at for at, below in children.items() if not set(below) & set(children)),
+                          key=lambda at: keys_of_page(pages, children[at][0]))
+    case.assertGreater(len(above_leaves), 2)
+    at = above_leaves[len(above_leaves) // 2]
+    overwrite_page(path, at)
+    return at // PAGE, {k for below in children[at] for k in keys_of_page(pages, below)}
+
+
+def damage_leaf(case, path, part=0.5):
+    """Overwrites the leaf page at this part of the leaf pages, in the order of their keys.  Returns the keys that it had."""
+    pages = read_pages(path)
+    leaves = sorted(tree_pages(pages, 2), key=lambda at: keys_of_page(pages, at))
+    case.assertGreater(len(leaves), 20)
+    at = leaves[min(int(part * len(leaves)), len(leaves) - 1)]
+    overwrite_page(path, at)
+    return set(keys_of_page(pages, at))
 
 
 class Case(command_test.Case):
@@ -174,15 +214,53 @@ class Ls(Case):
         self.assertLess(fs.counters()["read"]["bytes"], records * value / 4)
 
     def test_damaged(self):
+        """Keys on damaged pages are left out, with the number of the page; sizes of the others are right."""
+        for pages in (1, 3):
+            for prefix in (b"", b"1", b"15"):
+                with self.subTest(pages=pages, prefix=prefix):
+                    keys = [b"%04d" % i for i in range(2000)]
+                    path = self.write({k: b"v" * (500 + i % 7) for i, k in enumerate(keys)}, path=self.fresh(f"db{pages}{prefix}"))
+                    lost = set().union(*(damage_leaf(self, path, part) for part in [0.5, 0.5004, 0.8][:pages]))
+                    self.check_damaged(path, keys, lost, prefix)
+
+    def check_damaged(self, path, keys, lost, prefix):
+        expected = [k for k in keys if k not in lost and k.startswith(prefix)]
+        status = int(any(k.startswith(prefix) for k in lost))
+        self.assertEqual(self.output("ls", path, prefix, status=status), b"".join(k + b"\n" for k in expected))
+        if status:
+            self.assertRegex(self.errors, r"page \d+ is damaged; its keys are left out")
+        listed = json.loads(self.output("ls", "--json", path, prefix, status=status))
+        self.assertEqual([(r["name"].encode(), r["bytes"]) for r in listed["records"]], [(k, 500 + int(k) % 7) for k in expected])
+        self.assertEqual("damaged" in listed, bool(status))
+
+    def test_damaged_ends(self):
         keys = [b"%04d" % i for i in range(2000)]
-        path = self.write({k: b"v" * 500 for k in keys})
-        first = min(damage_leaf(self, path))
-        before = [k for k in keys if k < first]
-        self.assertEqual(self.output("ls", path, status=2), b"".join(k + b"\n" for k in before))
-        self.assertIn("MDB_CORRUPTED", self.errors)
-        listed = json.loads(self.output("ls", "--json", path, status=2))
-        self.assertEqual([r["name"].encode() for r in listed["records"]], before)
-        self.assertIn("MDB_CORRUPTED", listed["error"])
+        for part in (0.0, 1.0):
+            path = self.write({k: b"v" * 500 for k in keys}, path=self.fresh(f"db{part}"))
+            lost = damage_leaf(self, path, part)
+            self.assertIn(keys[-int(part)], lost)
+            self.assertEqual(self.output("ls", "-l", path, status=1), b"".join(b"       500 " + k + b"\n" for k in keys if k not in lost))
+
+    def test_damaged_branch(self):
+        """The pages below the others are listed."""
+        keys = [b"%0200d" % i for i in range(12000)]
+        path = self.write({k: b"" for k in keys})
+        number, lost = damage_branch(self, path)
+        self.assertEqual(self.output("ls", path, status=1), b"".join(k + b"\n" for k in keys if k not in lost))
+        self.assertIn(f"page {number} is damaged", self.errors)
+        damage_root(path)
+        self.assertEqual(self.output("ls", path, status=1), b"")
+        self.assertRegex(self.errors, r"page \d+ is damaged")
+
+    def test_damaged_among_several_values(self):
+        records = [(b"%03d" % (i // 500), b"%08d" % i * 4) for i in range(50000)]
+        path = self.write(records, name=b"dups", flags=DUPSORT)
+        damage_leaf(self, path)  # of the values of one key: in this tree, they are keys
+        listed = self.output("ls", "--db", "dups", path, status=1).split(b"\n")[:-1]
+        self.assertEqual(listed, sorted(listed))
+        counts = {k: listed.count(k) for k in {k for k, _ in records}}
+        self.assertEqual(sorted(set(counts.values()))[-1], 500)
+        self.assertEqual([n < 500 for n in counts.values()].count(True), 1)
 
 
 class Cat(Case):

@@ -30,7 +30,7 @@ LAYERS = {
     "lmdbio/stats": ["lmdbio/base", "lmdbio/node", "lmdbio/window", "lmdbio/tree", "lmdbio/records"],
     "lmdbio/ranks": ["lmdbio/base", "lmdbio/io", "lmdbio/node", "lmdbio/records", PUBLIC],
     "lmdbio/serve": ["lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/gather", "lmdbio/ranks"],
-    "lmdbio/files": ["lmdbio/base", "lmdbio/format/layout.h", PUBLIC],
+    "lmdbio/files": ["lmdbio/base", "lmdbio/format/layout.h", "lmdbio/tree/damage.h", PUBLIC],
     "lmdbio/fuse": ["lmdbio/base", "lmdbio/files", "lmdbio/tree/damage.h", PUBLIC],
     "lmdbio/cli": ["lmdbio/files", "lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node", "lmdbio/cache", "lmdbio/window", "lmdbio/tree",
                    "lmdbio/check", "lmdbio/records", "lmdbio/stats", "lmdbio/ranks", "lmdbio/serve/ready.h", PUBLIC],
