@@ -11,11 +11,10 @@ import subprocess
 import sys
 import time
 
-import command_test
 import files_test
 import shimtest
 from files_export_test import left_out
-from files_test import INTEGERKEY, damage_leaf, datum, key_of
+from files_test import INTEGERKEY, datum, key_of
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 
@@ -105,8 +104,6 @@ class Contents(Case):
         self.assertEqual(run("du", "-sb", "--apparent-size", ".", cwd=at).split()[0], b"%d" % sum(map(len, files.values())))
         run("cp", "-r", at, copy)
         run("diff", "-r", copy, plain)
-        if shutil.which("rsync"):
-            self.assertEqual(run("rsync", "-rcni", "--delete", at + "/", plain + "/"), b"")
         name = max(files, key=lambda k: len(files[k]))
         whole = files[name]
         with open(os.fsencode(at) + b"/" + name, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as m:
@@ -116,6 +113,28 @@ class Contents(Case):
                 self.assertEqual(os.pread(f.fileno(), size, start), whole[start:start + size])
         self.assertEqual(run("dd", b"if=" + os.fsencode(at) + b"/" + name, "bs=777", "skip=11", "count=13", "status=none"),
                          whole[777 * 11:777 * 24])
+
+    def test_rsync(self):
+        """rsync -c compares all contents, so it finds a byte that differs where size and time are the same."""
+        if shutil.which("rsync") is None:
+            self.skipTest("no rsync")
+        r = random.Random(26)
+        files = {b"n%02d/%04d.jpg" % (i % 9, i): r.randbytes(r.choice([1, 3000, 4096, 70000])) for i in range(300)}
+        at, copy = self.mount(self.write(files)), self.fresh("copy")
+
+        def rsync(*args):
+            return subprocess.run(["rsync", "-rtci", "--delete", *args, at + "/", copy + "/"], stdout=subprocess.PIPE, check=True).stdout
+        self.assertEqual(rsync().count(b">f"), len(files))
+        self.check_tree(copy, files)
+        self.assertEqual(rsync("-n"), b"")
+        name = sorted(files)[7]
+        changed = os.fsencode(copy) + b"/" + name
+        times = os.stat(changed)
+        with open(changed, "r+b") as f:
+            f.write(bytes([files[name][0] ^ 1]))
+        os.utime(changed, ns=(times.st_atime_ns, times.st_mtime_ns))
+        self.assertEqual([line.split()[1] for line in rsync().splitlines()], [name])
+        self.check_tree(copy, files)
 
     def test_two_readers(self):
         r = random.Random(23)
@@ -219,209 +238,6 @@ class Contents(Case):
             libc.seekdir(d, ctypes.c_long(positions[i]))
             self.assertEqual(read(), seen[i])
         libc.closedir(d)
-
-
-class Life(Case):
-    def test_background(self):
-        path, at = self.write({b"a": b"1"}), self.fresh("at")
-        self.lmdbio("mount", path, at)
-        self.addCleanup(subprocess.run, ["fusermount3", "-u", "-z", "-q", at])
-        with open(at + "/a", "rb") as f:
-            self.assertEqual(f.read(), b"1")
-        subprocess.run(["fusermount3", "-u", at], check=True)
-        self.assertFalse(os.path.ismount(at))
-
-    def test_signals(self):
-        path = self.write({b"a": b"1"})
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            at = self.mount(path)
-            self.server.send_signal(number)
-            self.assertEqual(self.server.wait(timeout=60), 0)
-            self.assertFalse(os.path.ismount(at))
-
-    def in_background(self, path, at, **more):
-        """Starts a mount.  Returns the process that starts it, and a descriptor that ends when the server does."""
-        end, held = os.pipe()
-        self.addCleanup(os.close, end)
-        process = subprocess.Popen([shimtest.CONFIG["command"], "mount", path, at], pass_fds=[held], stdin=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL, **more)
-        os.close(held)
-        return process, end
-
-    def test_signals_during_the_start(self):
-        path, r = self.write({b"a": b"1"}), random.Random(25)
-        for i in range(60):
-            at = self.fresh(f"at{i}")
-            process, end = self.in_background(path, at, start_new_session=True)
-            for _ in range(r.randrange(400000)):  # some moment
-                pass
-            if i % 3 == 0:
-                process.kill()  # the server cannot tell that it is ready
-            else:
-                os.killpg(process.pid, (signal.SIGINT, signal.SIGTERM)[i % 3 - 1])
-            process.wait(timeout=60)
-            try:
-                names = os.listdir(at)
-            except OSError as e:  # it unmounts at this moment
-                self.assertIn(e.errno, (errno.ENOTCONN, errno.ECONNABORTED, errno.ENODEV))
-                names = []
-            if names == ["a"]:
-                subprocess.run(["fusermount3", "-u", "-z", "-q", at], stderr=subprocess.DEVNULL)
-            self.assertEqual(os.read(end, 1), b"")
-            self.assertEqual(os.listdir(at), [])
-            self.assertFalse(os.path.ismount(at))
-
-    def test_reader_slots(self):
-        path = self.write({b"a": b"1"})
-        self.mount(path)
-        w, lines = command_test.Writer(path), []
-        listed = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda text, _: lines.append(text) or 0)
-        w.lib.mdb_reader_list(w.env, listed, None)
-        w.close()
-        self.assertEqual(sum(int(line.split()[0]) == self.server.pid for line in lines if line.split()[0].isdigit()), 9)
-
-    def test_relative_settings(self):
-        self.write({b"a": b"1"}, path=self.fresh("db"))
-        os.mkdir(os.path.join(self.dir, "at"))
-        env = shimtest.environment("stock", {"LMDBIO_STATS": "st.json"})
-        process, end = self.in_background("db", "at", cwd=self.dir, env=env)
-        self.assertEqual(process.wait(timeout=60), 0)
-        subprocess.run(["fusermount3", "-u", self.dir + "/at"], check=True)
-        self.assertEqual(os.read(end, 1), b"")
-        self.assertGreater(os.path.getsize(self.dir + "/st.json"), 0)
-
-    def test_killed(self):
-        at = self.mount(self.write({b"a": b"1"}))
-        self.server.kill()
-        self.server.wait()
-        self.assertEqual(self.error_of(os.stat, at + "/a"), errno.ENOTCONN)
-        subprocess.run(["fusermount3", "-u", at], check=True)
-        self.assertEqual(os.listdir(at), [])
-
-    def test_the_snapshot_stays(self):
-        path = self.write({b"%04d" % i: b"%d" % i * 100 for i in range(2000)})
-        at = self.mount(path)
-        w = command_test.Writer(path)
-        for i in range(20):
-            w.put([(b"%04d" % j, b"new") for j in range(i * 100, i * 100 + 100)] + [(b"more%d" % i, b"x" * 9000)])
-        w.close()
-        self.check_tree(at, {b"%04d" % i: b"%d" % i * 100 for i in range(2000)})
-        later = self.mount(path)
-        self.assertEqual(len(os.listdir(later)), 2020)
-
-    def test_damaged(self):
-        keys = {b"%d/%04d" % (i // 1000, i): b"%04d" % i * 100 for i in range(5000)}
-        path = self.write(keys)
-        lost = damage_leaf(self, path)
-        self.assertGreater(len(lost), 3)
-        at = self.mount(path)
-        for key, value in keys.items():
-            name = os.path.join(at, key.decode())
-            if key in lost:
-                self.assertEqual(self.error_of(os.stat, name), errno.EIO)
-            else:
-                with open(name, "rb") as f:
-                    self.assertEqual(f.read(), value)
-        folders = {k.split(b"/")[0].decode() for k in lost}
-        for folder in os.listdir(at):
-            if folder in folders:
-                self.assertEqual(self.error_of(os.listdir, f"{at}/{folder}"), errno.EIO)
-            else:
-                self.assertEqual(len(os.listdir(f"{at}/{folder}")), 1000)
-
-    def break_values(self, path, keys):
-        """Overwrites the numbers of the pages at which values of these keys begin."""
-        with open(path + "/data.mdb", "r+b") as f:
-            pages = f.read()
-            for key in keys:
-                node = pages.index(struct.pack("<H", len(key)) + key) - 6
-                while not struct.unpack_from("<H", pages, node + 4)[0] & 1:  # F_BIGDATA
-                    node = pages.index(struct.pack("<H", len(key)) + key, node + 7) - 6
-                f.seek(node + 8 + len(key))
-                f.write(struct.pack("<Q", 1 << 40))
-
-    def test_no_listing_leaves_out_a_damaged_record(self):
-        keys = {b"d/%04d" % i: b"%04d" % i * 2000 for i in range(50)}
-        path = self.write(keys)
-        self.break_values(path, [b"d/0020"])
-        at = self.mount(path)
-        for _ in range(3):
-            self.assertEqual(self.error_of(os.listdir, at + "/d"), errno.EIO)
-        done = subprocess.run(["cp", "-r", at + "/d", self.fresh("copy")], stderr=subprocess.DEVNULL)
-        self.assertNotEqual(done.returncode, 0)
-        self.assertEqual(self.error_of(os.stat, at + "/d/0020"), errno.EIO)
-        for key in keys.keys() - {b"d/0020"}:
-            with open(os.fsencode(at) + b"/" + key, "rb") as f:
-                self.assertEqual(f.read(), keys[key])
-
-    def test_damage_after_a_commit(self):
-        keys = {b"%04d" % i: b"%04d" % i * 2000 for i in range(100)}
-        path = self.write(keys)
-        lost = [b"%04d" % i for i in range(20, 60)]
-        self.break_values(path, lost)
-        at = self.mount(path)
-        w = command_test.Writer(path)
-        w.put([(b"more", b"")])
-        w.close()
-        for _ in range(2):
-            for key in lost:
-                self.assertEqual(self.error_of(os.stat, os.fsencode(at) + b"/" + key), errno.EIO)
-        for key in keys.keys() - set(lost):
-            with open(os.fsencode(at) + b"/" + key, "rb") as f:
-                self.assertEqual(f.read(), keys[key])
-
-    def test_damaged_datum(self):
-        path = self.write({b"%02d" % i: datum(b"x" * 9000) for i in range(40)})
-        at = self.mount(path, "--value", "datum")
-        with open(path + "/data.mdb", "r+b") as f:  # the map of the server follows
-            f.truncate(os.path.getsize(path + "/data.mdb") - 3 * 4096)
-        outcomes = set()
-        for i in range(40):
-            try:
-                outcomes.add(os.path.getsize(f"{at}/{i:02}"))
-            except OSError as e:
-                outcomes.add(e.errno)
-        self.assertIsNone(self.server.poll())
-        self.assertEqual(outcomes, {9000, errno.EIO})
-
-    def test_damaged_root(self):
-        path, at = self.write({b"%04d" % i: b"x" * 100 for i in range(1000)}), self.fresh("at")
-        with open(path + "/data.mdb", "r+b") as f:
-            meta = f.read()
-            f.seek(max((struct.unpack_from("<Q", meta, p + 16 + 24 + 96 + 8)[0], struct.unpack_from("<Q", meta, p + 16 + 24 + 48 + 40)[0])
-                       for p in (0, 4096))[1] * 4096)
-            f.write(b"\x55" * 4096)
-        self.assertIn("MDB_CORRUPTED", self.lmdbio("mount", path, at, status=2).stderr)
-        self.assertFalse(os.path.ismount(at))
-
-    def test_truncated(self):
-        """As with stock LMDB, the server may end if a page of the tree is gone; but no file has wrong bytes."""
-        self.statuses = (0, shimtest.status_of_a_signal(signal.SIGBUS))
-        path = self.write({b"%03d" % i: b"%03d" % i * 5000 for i in range(200)})
-        at = self.mount(path)
-        sizes = {n: os.path.getsize(f"{at}/{n}") for n in os.listdir(at)}
-        os.truncate(path + "/data.mdb", os.path.getsize(path + "/data.mdb") // 2)
-        outcomes = set()
-        for name, size in sizes.items():
-            try:
-                with open(f"{at}/{name}", "rb") as f:
-                    outcomes.add(f.read() == name.encode() * 5000)
-            except OSError as e:
-                outcomes.add(e.errno)
-        self.assertLessEqual(outcomes, {True, errno.EIO, errno.ENOTCONN, errno.ECONNABORTED})
-
-    def test_memory_of_names(self):
-        count = 100000
-        path = self.write([(b"%03d/image_%07d.jpg" % (i // 1000, i), b"") for i in range(count)])
-        at = self.mount(path)
-
-        def anonymous():
-            with open(f"/proc/{self.server.pid}/status", encoding="ascii") as f:
-                return next(int(line.split()[1]) for line in f if line.startswith("RssAnon")) << 10
-        before = anonymous()
-        self.assertEqual(sum(len(fs) for _, _, fs in os.walk(at)), count)
-        if not shimtest.CONFIG["sanitize"]:
-            self.assertLess((anonymous() - before) / count, 64)
 
 
 class Cold(Case):
