@@ -1,5 +1,5 @@
-// Functions of the processes of a bench/node run (run_node, run_caffe).  The processes begin each epoch
-// together, and print a line of JSON after it.
+// Functions of the processes of a bench/node run (run_node, run_caffe, run_study).  The processes begin each
+// epoch together, and print a line of JSON after it.
 //
 // A process prints {"library": ..} when it is ready.  It begins an epoch when it has read one byte from
 // standard input.  Its last line has the use of closing the environment.
@@ -50,12 +50,13 @@ class EpochLine {
     before_ = process_use();
     waits_ = thread_waits();
   }
-  /// Prints the line of the epoch, in which this process has read `r`.
-  void print_end(const RandomResult& r) const {
+  /// Prints the line of the epoch, in which this process has read `r`.  `more`: further members of the line,
+  /// each with a comma and a space behind it.
+  void print_end(const RandomResult& r, const std::string& more = "") const {
     const std::uint64_t end_ns = clock_ns();
-    std::printf("{\"begin_ns\": %" PRIu64 ", \"end_ns\": %" PRIu64 ", \"bytes\": %" PRIu64
+    std::printf("{%s\"begin_ns\": %" PRIu64 ", \"end_ns\": %" PRIu64 ", \"bytes\": %" PRIu64
                 ", \"records\": %" PRIu64 ", \"digest\": %" PRIu64 ", \"thread_voluntary_switches\": %ld, ",
-                begin_ns_, end_ns, r.bytes, r.records, r.set_digest, thread_waits() - waits_);
+                more.c_str(), begin_ns_, end_ns, r.bytes, r.records, r.set_digest, thread_waits() - waits_);
     print_use(before_);
     end_line();
   }
