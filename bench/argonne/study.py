@@ -17,13 +17,14 @@ Orders:
 The table shows MB/s of all readers together with the opening, the 99th percentile of the waits for a batch in ms, and KiB per
 request to the storage. Writes JSON and a plot.
 
-    bench/factors --study argonne --quick    # one factor at a time, 16 MiB: at most 3 minutes
-    bench/factors --study argonne            # all combinations, 64 MiB, three rounds: hours
+    bench/factors --study argonne --quick    # one factor at a time, 64 MiB: at most 3 minutes
+    bench/factors --study argonne            # all combinations, 256 MiB, three rounds: hours
 
 To continue a command that was interrupted or killed, start it again with the same options: runs.jsonl in the directory of --out has the
 finished runs.
 
-Storage is a set-up of bench/cold: slow-DELAYms[-READAHEAD][-maxREQUEST][-capMB]. Readers and the writer use the same mount; the data
+Storage is a set-up of bench/cold: slow-DELAYms[-READAHEAD][-maxREQUEST][-capMB]. The kernel's read-ahead (default: 128K) sets the size
+of the requests that page faults make. With 0K they have 4 KiB, as with MDB_NORDAHEAD. Readers and the writer use the same mount; the data
 below it are in memory.
 
 Exit status: 0; 1 if a reader failed or if readers read other bytes; 77 if nothing could be measured.
@@ -48,7 +49,7 @@ LABELS = {"stock": "stock", "preload": "preload", "reader": "reader"}
 ORDERS = ("sequential", "shuffled", "rehearsal")
 # The usual levels of each factor, and the one that it has while another factor varies.
 FACTORS = {"readers": ("1,2,4,8,16", "4"), "files": ("shared,own", "shared"), "value": ("3072,16384,112640", "16384"),
-           "storage": ("slow-1ms,slow-5ms,slow-1ms-cap100", "slow-1ms"), "writer": ("no,yes", "no")}
+           "storage": ("slow-1ms,slow-1ms-0K,slow-1ms-4M,slow-5ms,slow-1ms-cap100", "slow-1ms"), "writer": ("no,yes", "no")}
 QUICK_READERS = "1,4,16"
 
 
@@ -58,7 +59,7 @@ def p99(waits):
 
 
 class Writer:
-    """A `with` block of a writer that appends to databases.  `commits` is set after the block."""
+    """A `with` block of run_writer.  `said` is what it prints, after the block."""
 
     def __init__(self, command, env):
         self.command, self.env = command, env
@@ -80,7 +81,7 @@ class Writer:
         said, _ = self.process.communicate()
         if kind is None and self.process.returncode != 0:
             raise Failed(f"{' '.join(self.command)} ended with {self.process.returncode}")
-        self.commits = json.loads(said)["commits"] if said else 0
+        self.said = json.loads(said) if kind is None else None
 
 
 class Bench(NodeBench):
@@ -176,7 +177,7 @@ class Bench(NodeBench):
         return {"seconds": seconds, "MB_per_s": sum(line["bytes"] + line["old_bytes"] for line in lines) / seconds / 1e6,
                 "p99_ms": p99(waits), "median_ms": sorted(waits)[len(waits) // 2], "batches": len(waits), "requests": requests,
                 "KiB_per_request": stored / requests / 1024 if requests else 0, "storage_bytes": stored,
-                "cpu_s": sum(line["user_s"] + line["system_s"] for line in lines), "commits": writing.commits if writing else 0}
+                "cpu_s": sum(line["user_s"] + line["system_s"] for line in lines), "commits": writing.said["commits"] if writing else 0}
 
     def check(self, name, files, lines, overlap, what):
         """Raises Failed unless the readers have read all new records, with the same bytes as all other readers of the database.
@@ -236,10 +237,10 @@ def parsed(arguments):
     for factor, (levels, usual) in FACTORS.items():
         group.add_argument(f"--{factor}", metavar="LEVELS", help=f"default: {levels}; while another factor varies: {usual}")
     parser.add_argument("--backends", default=",".join(LABELS), help="programs (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="one factor at a time instead of all combinations; 16M, one round, and "
+    parser.add_argument("--quick", action="store_true", help="one factor at a time instead of all combinations; 64M, one round, and "
                         f"{QUICK_READERS} readers")
     parser.add_argument("--rounds", type=int, help="default: 3")
-    parser.add_argument("--bytes", type=size, help="size of all databases of a run together (default: 64M)")
+    parser.add_argument("--bytes", type=size, help="size of all databases of a run together (default: 256M)")
     parser.add_argument("--batch", type=int, default=16, help="records of a batch (default: %(default)s)")
     parser.add_argument("--old", type=int, default=2, help="old records of a batch, more (default: %(default)s)")
     parser.add_argument("--rate", type=int, default=100, help="commits/s of the writer (default: %(default)s)")
@@ -254,10 +255,10 @@ def parsed(arguments):
     parser.add_argument("--library", help="library to preload, or 'stock' (default: the one in --build)")
     parser.add_argument("--smoke", action="store_true", help="tiny files, few combinations: proves that it works, measures nothing")
     args = parser.parse_args(arguments)
-    numbers = {"rounds": 3, "bytes": 64 * MIB}
+    numbers = {"rounds": 3, "bytes": 256 * MIB}
     usual = {f: levels for f, (levels, _) in FACTORS.items()}
     if args.quick:
-        numbers = {"rounds": 1, "bytes": 16 * MIB}
+        numbers = {"rounds": 1, "bytes": 64 * MIB}
         usual["readers"] = QUICK_READERS
     if args.smoke:
         args.quick = args.fresh = True
