@@ -204,7 +204,7 @@ class Bench(NodeBench):
         self.columns(["order", *FACTORS, *(name for w in ways for name in (f"{w}: MB/s", "p99", "KiB")),
                       *(f"{w} / stock" for w in ways if w != "stock")])
         for c in combinations:
-            cells = []
+            cells, to = [], []
             for way in ways:
                 found = [self.runs[(*c, r, way)] for r in range(a.rounds) if (*c, r, way) in self.runs]
                 stock = {r: self.runs[(*c, r, "stock")]["MB_per_s"] for r in range(a.rounds) if (*c, r, "stock") in self.runs}
@@ -218,7 +218,8 @@ class Bench(NodeBench):
                 row["speed_to_stock"] = spread(both) if both else None
                 self.rows.append(row)
                 cells.append(f"{self.shown(row['MB_per_s'], 0)} | {self.shown(row['p99_ms'], 1)} | {row['KiB_per_request']['median']:.0f}")
-            to = [self.shown(row["speed_to_stock"], 2) for row in self.rows[-len(ways):] if row["reader"] != "stock" and row["speed_to_stock"]]
+                if way != "stock":
+                    to.append(self.shown(row["speed_to_stock"], 2) if both else "-")
             print(f"| {' | '.join([*c, *cells, *to])} |")
         self.write()
 
