@@ -1,5 +1,6 @@
 """Common functions of the benchmarks' Python programs: intervals, a fair order, facts about the machine."""
 import argparse
+import hashlib
 import os
 import platform
 import re
@@ -64,6 +65,14 @@ def round_order(n, i):
     """Returns the order in which n programs run in round i: rotated, and reversed every n rounds, as in runner.h."""
     order = [(i + j) % n for j in range(n)]
     return order[::-1] if i // n % 2 else order
+
+
+def checksum(path):
+    """Returns a checksum of a file, or None if there is none."""
+    if not os.path.exists(path):
+        return None
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()[:16]
 
 
 def first_line(path):

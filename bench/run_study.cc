@@ -114,37 +114,55 @@ MDB_val look_up(MDB_txn* txn, MDB_dbi dbi, std::uint64_t ordinal) {
   return value;
 }
 
-/// Reads the records of a batch, which follow each other in the database.
-void walk(MDB_txn* txn, MDB_dbi dbi, const std::vector<std::uint64_t>& list, std::uint64_t from,
-          std::uint64_t to, Batches& batches) {
-  MDB_cursor* cursor = nullptr;
-  must(mdb_cursor_open(txn, dbi, &cursor), "mdb_cursor_open");
-  char name[kKeyRoom];
-  MDB_val key{make_key(KeyKind::kImage, list[from], false, name), name}, value{};
-  for (std::uint64_t i = from; i < to; ++i) {
-    must(mdb_cursor_get(cursor, &key, &value, i == from ? MDB_SET_KEY : MDB_NEXT), "mdb_cursor_get");
-    batches.add_new(list[i], value);
+/// Reads records in key order with a cursor, which stays open, in transactions that are renewed.
+class Walk {
+ public:
+  Walk(MDB_txn* txn, MDB_dbi dbi) : txn_(txn) {
+    must(mdb_cursor_open(txn, dbi, &cursor_), "mdb_cursor_open");
   }
-  mdb_cursor_close(cursor);
-}
+  Walk(const Walk&) = delete;
+  Walk& operator=(const Walk&) = delete;
+  ~Walk() { mdb_cursor_close(cursor_); }
+
+  /// Call after mdb_txn_renew.
+  void renew() {
+    must(mdb_cursor_renew(txn_, cursor_), "mdb_cursor_renew");
+    begins_ = true;
+  }
+  MDB_val next(std::uint64_t ordinal) {
+    char name[kKeyRoom];
+    MDB_val key{make_key(KeyKind::kImage, ordinal, false, name), name}, value{};
+    must(mdb_cursor_get(cursor_, &key, &value, begins_ ? MDB_SET_KEY : MDB_NEXT), "mdb_cursor_get");
+    begins_ = false;
+    return value;
+  }
+
+ private:
+  MDB_txn* const txn_;
+  MDB_cursor* cursor_ = nullptr;
+  bool begins_ = true;
+};
 
 void read_by_lmdb(const Options& o, const std::vector<std::uint64_t>& list, Batches& batches) {
   const OpenDb db = open_db(o.path, KeyKind::kImage, 0);
   MDB_txn* txn = nullptr;
   must(mdb_txn_begin(db.env, nullptr, MDB_RDONLY, &txn), "mdb_txn_begin");
-  for (std::uint64_t from = 0, n = 0; from < list.size(); from += o.batch, ++n) {
-    const std::uint64_t to = std::min<std::uint64_t>(from + o.batch, list.size());
-    batches.begin();
-    if (o.order == "rehearsal" && n != 0 && n % kRenew == 0) {
-      mdb_txn_reset(txn);
-      must(mdb_txn_renew(txn), "mdb_txn_renew");
+  {
+    Walk walk(txn, db.dbi);
+    for (std::uint64_t from = 0, n = 0; from < list.size(); from += o.batch, ++n) {
+      const std::uint64_t to = std::min<std::uint64_t>(from + o.batch, list.size());
+      batches.begin();
+      if (o.order == "rehearsal" && n != 0 && n % kRenew == 0) {
+        mdb_txn_reset(txn);
+        must(mdb_txn_renew(txn), "mdb_txn_renew");
+        walk.renew();
+      }
+      for (std::uint64_t i = from; i < to; ++i)
+        batches.add_new(list[i], o.order == "shuffled" ? look_up(txn, db.dbi, list[i]) : walk.next(list[i]));
+      for (std::uint64_t i = 0; o.order == "rehearsal" && from != 0 && i < o.old; ++i)
+        batches.add_old(look_up(txn, db.dbi, list[mix(o.seed + n * o.old + i) % from]));
+      batches.end();
     }
-    if (o.order != "shuffled") walk(txn, db.dbi, list, from, to, batches);
-    for (std::uint64_t i = from; o.order == "shuffled" && i < to; ++i)
-      batches.add_new(list[i], look_up(txn, db.dbi, list[i]));
-    for (std::uint64_t i = 0; o.order == "rehearsal" && from != 0 && i < o.old; ++i)
-      batches.add_old(look_up(txn, db.dbi, list[mix(o.seed + n * o.old + i) % from]));
-    batches.end();
   }
   mdb_txn_abort(txn);
   mdb_env_close(db.env);

@@ -41,7 +41,7 @@ import subprocess
 import cold_bench
 from cold_files import setup
 from journal import Journal
-from measure import MIB, Failed, Skip, fail, progress, round_order, shown_size, size, spread, text
+from measure import MIB, Failed, Skip, checksum, fail, progress, round_order, shown_size, size, spread, text
 from node_bench import NodeBench
 from node_ranks import Ranks
 
@@ -56,6 +56,14 @@ QUICK_READERS = "1,4,16"
 def p99(waits):
     """Returns the 99th percentile: the longest of fewer than 100 waits."""
     return sorted(waits)[math.ceil(0.99 * len(waits)) - 1]
+
+
+def planned(orders, levels, one_at_a_time):
+    """Returns the usual level of each factor, and tuples of an order and a level of each factor: all, or those that differ from the
+    usual ones in one factor."""
+    usual = {f: level if level in levels[f] else levels[f][0] for f, (_, level) in FACTORS.items()}
+    return usual, [c for c in itertools.product(orders, *levels.values())
+                   if not one_at_a_time or sum(a != b for a, b in zip(c[1:], usual.values())) <= 1]
 
 
 class Writer:
@@ -89,9 +97,14 @@ class Bench(NodeBench):
     options = ("levels", "orders", "backends", "bytes", "batch", "old", "rate", "rounds", "seed", "quick", "env")
 
     def all(self):
-        combinations = self.combinations()
-        self.journal = Journal(os.path.join(self.args.out, "runs.jsonl"), {k: getattr(self.args, k) for k in self.options},
-                               self.args.fresh)
+        if self.args.library == "stock":
+            self.backends = [b for b in self.backends if b != "reader"]
+        for storage in self.args.levels["storage"]:
+            setup(storage, self.args)  # ends the program if there is no such set-up
+        self.usual, combinations = planned(self.args.orders, self.args.levels, self.args.quick)
+        programs = [self.args.library, *map(self.program, ("run_study", "run_writer", "lmdbio_slowfs"))]
+        self.journal = Journal(os.path.join(self.args.out, "runs.jsonl"), {**{k: getattr(self.args, k) for k in self.options},
+                                                                           "programs": list(map(checksum, programs))}, self.args.fresh)
         self.runs = {tuple(run["key"]): run for run in self.journal.runs}
         self.make_databases(combinations)
         total = len(combinations) * len(self.backends) * self.args.rounds
@@ -105,13 +118,6 @@ class Bench(NodeBench):
         progress("")
         self.publish(combinations)
         self.finish()
-
-    def combinations(self):
-        """Returns tuples of the order and the levels of the factors, for --quick those that differ from the usual ones in one factor."""
-        levels = self.args.levels
-        self.usual = {f: usual if usual in levels[f] else levels[f][0] for f, (_, usual) in FACTORS.items()}
-        return [c for c in itertools.product(self.args.orders, *levels.values())
-                if not self.args.quick or sum(a != b for a, b in zip(c[1:], self.usual.values())) <= 1]
 
     def make_databases(self, combinations):
         self.names = {}

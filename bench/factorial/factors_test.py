@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Tests the plan, the fit, the journal and the options of bench/factors."""
+"""Tests the plan, the fit, the journal and the options of bench/factors, and the plan of its study."""
 import collections
 import functools
 import itertools
@@ -17,6 +17,7 @@ try:
 except ImportError as e:
     print(f"{e} (python3-numpy)")
     sys.exit(77)
+from argonne import study  # noqa: E402
 from factorial import levels  # noqa: E402
 from factorial.analysis import analyse, is_enough  # noqa: E402
 from factorial.fit import Fit, noise_variance  # noqa: E402
@@ -281,11 +282,29 @@ class Options(unittest.TestCase):
 
     def test_command_refuses(self):
         command = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "factors")
-        for words in (["--bytes", "64K"], ["--configurations", "0"], ["--compute", "0"], ["--env", "A"], ["--storage", "tape"]):
+        for words in (["--bytes", "64K"], ["--configurations", "0"], ["--compute", "0"], ["--env", "A"], ["--storage", "tape"],
+                      ["--readers", "0", "--study", "argonne"], ["--orders", "none", "--study=argonne"],
+                      ["--writer", "maybe", "--study", "argonne"], ["--bytes", "64K", "--study", "argonne"]):
             with self.subTest(words=words):
                 done = subprocess.run([sys.executable, "-B", command, *words], capture_output=True, text=True, check=False)
                 self.assertEqual(done.returncode, 1)
                 self.assertIn(f"error: {words[0]}", done.stderr)
+
+
+class Study(unittest.TestCase):
+    def test_one_factor_at_a_time(self):
+        usual = {f: levels.split(",") for f, (levels, _) in study.FACTORS.items()}
+        base, everything = study.planned(study.ORDERS, usual, False)
+        self.assertEqual(len(set(everything)), 3 * 5 * 2 * 3 * 5 * 2)
+        chosen = study.planned(study.ORDERS, usual, True)[1]
+        self.assertEqual(len(set(chosen)), 3 * (1 + 4 + 1 + 2 + 4 + 1))
+        for c in chosen:
+            self.assertLessEqual(sum(a != b for a, b in zip(c[1:], base.values())), 1)
+        self.assertEqual(study.planned(["shuffled"], {**usual, "readers": ["3"]}, True)[0]["readers"], "3")
+
+    def test_percentile(self):
+        self.assertEqual(study.p99(list(range(100, 0, -1))), 99)
+        self.assertEqual(study.p99([3, 5]), 5)
 
 
 if __name__ == "__main__":
