@@ -3,7 +3,8 @@
   latency BATCH      a Follow with BATCH new records and an eighth of old ones in a batch; at the end prints the milliseconds from the
                      beginning of each record's transaction until its batch was returned
   follow BATCH OLD [existing]   a Follow; counts records
-  renewing           py-lmdb: begins a transaction every 10 ms, and reads the new records with a cursor
+  renewing [holds]   py-lmdb: begins a transaction every 10 ms, and reads the new records with a cursor; with `holds`, the transaction
+                     lasts until the next one begins
   held               py-lmdb: holds one transaction
   shuffle BATCH COUNT           lmdbio.Reader, COUNT records in a shuffled order
   rehearse BATCH COUNT          a Follow without new records: COUNT old ones, which is a shuffled order, too
@@ -56,7 +57,7 @@ def followed(batch, old, existing="new"):
     return {"records": count, "seconds": time.perf_counter() - begin, "checksum": checksum}
 
 
-def renewing():
+def renewing(holds=None):
     with lmdb.open(PATH, readonly=True, map_size=1 << 36) as env:
         last, count, ended = b"", 0, False
         ready()
@@ -69,7 +70,10 @@ def renewing():
                     count += len(cursor.value()) != 0
                     there = cursor.next()
                 ended = there
-            time.sleep(0.01)
+                if holds:
+                    time.sleep(0.01)
+            if not holds:
+                time.sleep(0.01)
     return {"records": count}
 
 
