@@ -8,13 +8,19 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <exception>
 #include <filesystem>
+#include <iterator>
 #include <memory>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "lmdbio/base/mix.h"
 #include "lmdbio/files/database.h"
+#include "lmdbio/files/loader.h"
 #include "lmdbio/files/names.h"
 #include "lmdbio/files/tar_reader.h"
 
@@ -45,7 +51,23 @@ struct CloseDirectory {
   void operator()(DIR* d) const noexcept { (void)::closedir(d); }
 };
 
-/// Lists a directory tree.
+/// Calls body(i) for each i < n, by several threads.  body() must not throw.  May throw bad_alloc.
+template <class Body>
+void by_threads(std::size_t n, const Body& body) {
+  std::atomic<std::size_t> next = 0;
+  const auto run = [&] {
+    for (std::size_t i; (i = next.fetch_add(1)) < n;) body(i);
+  };
+  std::vector<std::jthread> threads;
+  try {
+    while (threads.size() + 1 < std::min<std::size_t>(n, Loader::kThreads)) threads.emplace_back(run);
+  } catch (const std::system_error&) {  // with fewer threads
+  }
+  run();
+}
+
+/// Lists a directory tree: the directories of one depth at a time, by several threads, because each entry is
+/// a request on network storage.
 class TreeLister {
  public:
   TreeLister(const std::string& top, int fd, std::span<const std::string> own,
@@ -58,53 +80,82 @@ class TreeLister {
 
   /// Calls `found` with the name and the size of each file.
   template <class Found>
-  void list(const std::string& name, const Found& found) {
-    const std::string path = top_ + "/" + name;
-    const int opened = ::openat(fd_, name.empty() ? "." : name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  void list(const Found& found) {
+    for (std::vector<Directory> level(1), below; !level.empty(); level = std::exchange(below, {})) {
+      by_threads(level.size(), [&](std::size_t i) {
+        try {
+          read(level[i]);
+        } catch (...) {
+          level[i].failure = std::current_exception();
+        }
+      });
+      for (Directory& d : level) {
+        if (d.failure != nullptr) std::rethrow_exception(d.failure);
+        for (File& f : d.files) found(std::move(f.name), f.size);
+        std::move(d.left_out.begin(), d.left_out.end(), std::back_inserter(left_out_));
+        std::move(d.directories.begin(), d.directories.end(), std::back_inserter(below));
+        d = {};
+      }
+    }
+  }
+
+ private:
+  struct File {
+    std::string name;
+    std::uint64_t size;
+  };
+  struct Directory {
+    std::string name;
+    std::vector<Identity> above;  ///< the directories from the top to this one
+    std::vector<File> files;
+    std::vector<Directory> directories;
+    std::vector<std::string> left_out;
+    std::exception_ptr failure;
+  };
+
+  void read(Directory& d) const {
+    const std::string path = top_ + "/" + d.name;
+    const int opened =
+        ::openat(fd_, d.name.empty() ? "." : d.name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (opened < 0) fail(path, errno);
+    const std::unique_ptr<DIR, CloseDirectory> dir(::fdopendir(opened));
+    if (dir == nullptr) fail(path, errno);
     struct stat st {};
     if (::fstat(opened, &st) != 0) fail(path, errno);
     const Identity self{st.st_dev, st.st_ino};
-    const std::unique_ptr<DIR, CloseDirectory> dir(::fdopendir(opened));
-    if (dir == nullptr) fail(path, errno);
-    if (std::find(above_.begin(), above_.end(), self) != above_.end())
+    if (std::find(d.above.begin(), d.above.end(), self) != d.above.end())
       throw Error(path + ": a symbolic link to a directory above it");
-    above_.push_back(self);
-    std::vector<std::string> directories;
+    d.above.push_back(self);
     for (;;) {
       errno = 0;
       const dirent* const e = ::readdir(dir.get());
       if (e == nullptr && errno != 0) fail(path, errno);
-      if (e == nullptr) break;
+      if (e == nullptr) return;
       const std::string_view part = e->d_name;
       if (part == "." || part == "..") continue;
-      std::string child = name.empty() ? std::string(part) : name + "/" + std::string(part);
+      std::string child = d.name.empty() ? std::string(part) : d.name + "/" + std::string(part);
       if (::fstatat(opened, e->d_name, &st, 0) != 0) {
         const int error = errno;
         if (::fstatat(opened, e->d_name, &st, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISLNK(st.st_mode) ||
             (error != ENOENT && error != ELOOP))
           fail(top_ + "/" + child, error);
-        left_out_.push_back(top_ + "/" + child + ": a symbolic link to nothing");
+        d.left_out.push_back(top_ + "/" + child + ": a symbolic link to nothing");
         continue;
       }
       if (std::find(own_.begin(), own_.end(), Identity{st.st_dev, st.st_ino}) != own_.end()) continue;
       if (S_ISDIR(st.st_mode))
-        directories.push_back(std::move(child));
+        d.directories.push_back({std::move(child), d.above, {}, {}, {}, {}});
       else if (S_ISREG(st.st_mode))
-        found(std::move(child), static_cast<std::uint64_t>(st.st_size));
+        d.files.push_back({std::move(child), static_cast<std::uint64_t>(st.st_size)});
       else
-        left_out_.push_back(top_ + "/" + child + ": not a regular file");
+        d.left_out.push_back(top_ + "/" + child + ": not a regular file");
     }
-    for (const std::string& d : directories) list(d, found);
-    above_.pop_back();
   }
 
- private:
   const std::string& top_;
   const int fd_;
   std::vector<std::string>& left_out_;
   std::vector<Identity> own_;
-  std::vector<Identity> above_;  ///< the directories from the top to the one that is being listed
 };
 
 }  // namespace
@@ -134,7 +185,7 @@ void PackList::list_directory(const std::string& path, std::span<const std::stri
   paths_.push_back(path);
   directory_.reset(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory_) fail(path, errno);
-  TreeLister(path, directory_.get(), own, left_out_).list("", [this](std::string name, std::uint64_t size) {
+  TreeLister(path, directory_.get(), own, left_out_).list([this](std::string name, std::uint64_t size) {
     PackItem item;
     item.name = name;
     item.size = size;

@@ -194,6 +194,23 @@ class Directory(Case):
         self.assertRegex(self.pack(fs.path, db, status=2).stderr, r"lmdbio: .*/\d{3}: Input/output error\n")
         self.assertFalse(os.path.exists(db))
 
+    def test_slow_storage(self):
+        """Directories are listed, and files read, many at a time."""
+        files = {b"d/n%02d/%04d" % (i % 40, i): b"%04d" % i * 100 for i in range(400)}
+        try:
+            fs = slowfs.SlowFs(shimtest.CONFIG["slowfs"], self.tree(files), delay_us=2000, metadata_delay_us=2000, attr_timeout=1000,
+                               max_background=256)
+            fs.__enter__()
+        except slowfs.Missing as why:
+            self.skipTest(str(why))
+        self.addCleanup(fs.__exit__, None, None, None)
+        db = self.out
+        self.pack(fs.path, db)
+        self.assertEqual(stock_records(db), sorted(files.items()))
+        counters = fs.counters()
+        self.assertGreater(counters["read"]["in_flight_max"], 4)
+        self.assertGreater(counters["lookups"]["in_flight_max"], 4)
+
     def test_usage(self):
         root = self.tree({b"a": b"1"})
         # CLI11 would take words in brackets for lists.

@@ -22,9 +22,13 @@ void Counters::read_begins(std::uint64_t bytes, bool direct) noexcept {
   count(Op::k_read);
   ++read_sizes_[bytes <= 1 ? 0 : static_cast<std::size_t>(std::bit_width(bytes - 1))];
   if (direct) ++direct_reads_;
-  const std::uint64_t now = ++in_flight_;
-  std::uint64_t most = in_flight_max_.load();
-  while (most < now && !in_flight_max_.compare_exchange_weak(most, now)) {
+  raise(in_flight_, in_flight_max_);
+}
+
+void Counters::raise(Number& in_flight, Number& most) noexcept {
+  const std::uint64_t now = ++in_flight;
+  std::uint64_t before = most.load();
+  while (before < now && !most.compare_exchange_weak(before, now)) {
   }
 }
 
@@ -41,6 +45,7 @@ void Counters::reset() noexcept {
                     &direct_reads_, &numbered_})
     *n = 0;
   in_flight_max_ = in_flight_.load();
+  lookups_in_flight_max_ = lookups_in_flight_.load();
 }
 
 nlohmann::json Counters::json() const {
@@ -58,6 +63,7 @@ nlohmann::json Counters::json() const {
             {"numbered", numbered_.load()},
             {"in_flight", in_flight_.load()},
             {"in_flight_max", in_flight_max_.load()}}},
+          {"lookups", {{"in_flight_max", lookups_in_flight_max_.load()}}},
           {"written_bytes", written_bytes.load()},
           {"locks",
            {{"granted", locks_granted.load()},

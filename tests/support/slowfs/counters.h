@@ -10,13 +10,14 @@
 namespace lmdbio::slowfs {
 
 // FUSE requests by kind.  The control files' own are not counted.
-#define LMDBIO_SLOWFS_OPS(X)                                                                              \
-  X(lookup)                                                                                               \
-  X(getattr)                                                                                              \
-  X(setattr)                                                                                              \
-  X(readlink) X(mkdir) X(mknod) X(unlink) X(rmdir) X(symlink) X(rename) X(link) X(open) X(create) X(read) \
-      X(write) X(flush) X(release) X(fsync) X(fallocate) X(lseek) X(opendir) X(readdir) X(releasedir)     \
-          X(statfs) X(getlk) X(setlk)
+#define LMDBIO_SLOWFS_OPS(X)                                                                           \
+  X(lookup)                                                                                            \
+  X(getattr)                                                                                           \
+  X(setattr)                                                                                           \
+  X(readlink)                                                                                          \
+  X(mkdir) X(mknod) X(unlink) X(rmdir) X(symlink) X(rename) X(link) X(open) X(create) X(read) X(write) \
+      X(flush) X(release) X(fsync) X(fallocate) X(lseek) X(opendir) X(readdir) X(releasedir) X(statfs) \
+          X(getlk) X(setlk)
 // Things done on purpose.
 #define LMDBIO_SLOWFS_FAULTS(X) \
   X(read_error)                 \
@@ -47,6 +48,9 @@ class Counters {
   /// A read request of `bytes` that begins; read_ended() when it is answered.
   void read_begins(std::uint64_t bytes, bool direct) noexcept;
   void read_ended(std::uint64_t bytes) noexcept;
+  /// A lookup, until it is answered.
+  void lookup_begins() noexcept { raise(lookups_in_flight_, lookups_in_flight_max_); }
+  void lookup_ended() noexcept { --lookups_in_flight_; }
   /// The number of a read request that faults are for: 1 for the first since the last reset.
   std::uint64_t number_read() noexcept { return ++numbered_; }
 
@@ -57,12 +61,14 @@ class Counters {
   Number locks_granted{0}, locks_conflicts{0}, locks_waited{0}, unlocks{0};
 
  private:
+  static void raise(Number& in_flight, Number& most) noexcept;
   template <class E>
   using Table = std::array<Number, static_cast<unsigned>(E::kCount)>;
   Table<Op> ops_{};
   Table<Fault> faults_{};
   std::array<Number, 65> read_sizes_{};  // [i]: of more than 2^(i-1) and at most 2^i bytes
   Number read_bytes_{0}, direct_reads_{0}, numbered_{0}, in_flight_{0}, in_flight_max_{0};
+  Number lookups_in_flight_{0}, lookups_in_flight_max_{0};
 };
 
 }  // namespace lmdbio::slowfs

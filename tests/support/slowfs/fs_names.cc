@@ -133,7 +133,9 @@ void FileSystem::lookup(fuse_req* req, NodeId parent, const char* name) {
   fuse_entry_param e{};
   Inode* inode;
   const int error = fs.entry(dir, name, e, inode);
-  fs.answer_metadata(req, [req, e, error] {
+  fs.counters_.lookup_begins();
+  fs.answer_metadata(req, [&fs, req, e, error] {
+    fs.counters_.lookup_ended();
     if (error != 0) {
       fuse_reply_err(req, error);
     } else {
