@@ -197,6 +197,7 @@ void end_read(ReadTxn* t, bool keep) noexcept {
   }
   if (t->unprotected) [[unlikely]]
     look_back(*t);
+  t->by_metas = false;
   t->txn.end(keep);
   t->txn.recycle();
   end_companion(*t);
@@ -228,6 +229,20 @@ void go_on(ReadTxn& t, const TxnHandle& h) noexcept {
 }
 
 }  // namespace
+
+int compat::begin_lent(EnvHandle& e, const tree::Snapshot& snapshot, MDB_txn** ret) {
+  ReadTxn* const t = e.take();
+  if (t == nullptr) return ENOMEM;
+  ++t->txn.counters().begun;
+  t->by_metas = true;
+  if (const Status st = t->txn.begin_at(snapshot); !st.ok()) {
+    t->by_metas = false;
+    e.give_back(t);
+    return st.raw();
+  }
+  *ret = give(t);
+  return 0;
+}
 
 ReadTxn* compat::txn_of_child(TxnHandle& h) noexcept {
   const std::uintptr_t owner = h.owner.load(std::memory_order_acquire);

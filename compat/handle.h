@@ -124,6 +124,10 @@ inline ReadTxn* as<ReadTxn>(const void* handle) noexcept {
   return tag == kChildTxnTag ? txn_of_child(*h) : nullptr;
 }
 
+/// Begins a transaction without a reader slot, on a snapshot for which another process has one.  See
+/// tree::Txn::begin_at().
+int begin_lent(EnvHandle& e, const tree::Snapshot& snapshot, MDB_txn** ret);
+
 /// Ends a parked transaction.  Frees its handle unless `reset`.  Returns false if `txn` is not parked.
 bool end_parked(TxnHandle& h, bool reset) noexcept;
 inline bool end_parked(MDB_txn* txn, bool reset) noexcept {

@@ -64,17 +64,15 @@ class Txn {
       }
       std::atomic_thread_fence(std::memory_order_acquire);
     } while (metas.pages[0] != env_->metas().pages[0]);
-    if (env_->outgrown(snapshot_.last_pg)) [[unlikely]] {
-      block(kFinished);
-      return Status::from_mdb(MDB_MAP_RESIZED);
-    }
-    if (const Status st = env_->new_snapshot(snapshot_.txnid, snapshot_.last_pg + 1); !st.ok()) [[unlikely]] {
-      block(kFinished);
-      return st;
-    }
-    start(env_->window_number(),
-          env_->view(std::min(snapshot_.last_pg + 1, env_->file_pages(snapshot_.txnid))));
-    return {};
+    return enter();
+  }
+  /// Begins a transaction on a snapshot for which another process has a reader slot.  The slot must stay as
+  /// long as the transaction runs.  Errors as begin().
+  Status begin_at(const Snapshot& snapshot) {
+    stamp_.set_window(0);
+    if (env_->window() == nullptr) return Status::from_errno(ENOMEM);
+    snapshot_ = snapshot;
+    return enter();
   }
   /// Does the same for a file that cannot be mapped: reads the metas from it.  The previous transaction must
   /// have ended.
@@ -209,6 +207,20 @@ class Txn {
   void block(unsigned why) noexcept {
     blocked_ |= why;
     stamp_.bits |= Stamp::kBlocked;
+  }
+  // Runs the transaction on snapshot_.
+  Status enter() noexcept {
+    if (env_->outgrown(snapshot_.last_pg)) [[unlikely]] {
+      block(kFinished);
+      return Status::from_mdb(MDB_MAP_RESIZED);
+    }
+    if (const Status st = env_->new_snapshot(snapshot_.txnid, snapshot_.last_pg + 1); !st.ok()) [[unlikely]] {
+      block(kFinished);
+      return st;
+    }
+    start(env_->window_number(),
+          env_->view(std::min(snapshot_.last_pg + 1, env_->file_pages(snapshot_.txnid))));
+    return {};
   }
   void start(std::uint32_t window, const window::WindowView& view) noexcept;
   void restart() noexcept;
