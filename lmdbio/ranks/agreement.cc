@@ -131,10 +131,12 @@ Agreement::Verdict Agreement::judge(const Matched& matched, int& code, std::stri
                                   [&](const auto& m) { return !(m->state == first); });
   if (other == matched.by_rank.end()) return Verdict::agreed;
   const auto others_rank = static_cast<std::size_t>(other - matched.by_rank.begin());
-  if (matched.by_rank[0]->terms.kind == Terms::Kind::stream) {
+  if (const Terms::Kind kind = matched.by_rank[0]->terms.kind; kind != Terms::Kind::file) {
     code = EINVAL;
     why = std::string((*other)->path) + ": " + who(others_rank) +
-          " opened a stream with another order than " + who(0);
+          (kind == Terms::Kind::stream ? " opened a stream with another order than "
+                                       : " follows it with other options or another state than ") +
+          who(0);
     return Verdict::failed;
   }
   code = ESTALE;

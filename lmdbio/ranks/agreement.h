@@ -35,6 +35,7 @@ struct Terms {
   enum class Kind : std::uint32_t {
     file,
     stream,  ///< a stream; different states are an error, and are never renewed
+    follow,  ///< a followed database; the same
     end,     ///< end of the communicator; ranks wait for each other without a time limit
   };
   Kind kind = Kind::file;

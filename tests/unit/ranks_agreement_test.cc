@@ -6,6 +6,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lmdbio/ranks/agreement.h"
@@ -264,6 +265,26 @@ TEST(Agreement, OptionsThatDiffer) {
               "/a: rank 2 (host1) has other lmdbio_mpi_options than rank 0 (host0)");
   }
   ranks.close();
+}
+
+TEST(Agreement, StreamsAndFollowedDatabasesThatDiffer) {
+  for (const auto& [kind, text] :
+       {std::pair(Terms::Kind::stream, "opened a stream with another order than rank 0"),
+        std::pair(Terms::Kind::follow, "follows it with other options or another state than rank 0")}) {
+    Ranks ranks(3);
+    Terms terms;
+    terms.kind = kind;
+    std::vector<std::uint64_t> claims;
+    for (std::uint32_t r = 0; r < 3; ++r)
+      claims.push_back(ranks.all[r]->claim("/a", "", state(r == 1 ? 2 : 1), "", terms));
+    ranks.progress();
+    for (std::uint32_t r = 0; r < 3; ++r) {
+      EXPECT_EQ(ranks.all[r]->answer(claims[r]).verdict, Verdict::failed) << "it must not be renewed";
+      EXPECT_EQ(ranks.all[r]->answer(claims[r]).code, EINVAL);
+      EXPECT_EQ(ranks.all[r]->answer(claims[r]).why, "/a: rank 1 (host0) " + std::string(text) + " (host0)");
+    }
+    ranks.close();
+  }
 }
 
 }  // namespace
