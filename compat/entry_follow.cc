@@ -12,10 +12,6 @@
 using namespace lmdbio;
 using namespace lmdbio::compat;
 
-struct lmdbio_follow {
-  std::unique_ptr<Follow> core;
-};
-
 namespace {
 
 Status invalid(std::string& why, const char* text) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "compat/abi.h"
+#include "compat/follow.h"
 #include "compat/reader_handle.h"
 #include "compat/stats.h"
 #include "lmdbio/base/config.h"
@@ -213,6 +214,24 @@ int reader_open(void* handle, const char* path, const lmdbio_reader_options* giv
   });
 }
 
+int follow_open(void* handle, const char* path, const lmdbio_follow_options* given,
+                lmdbio_follow** follow) noexcept {
+  return told([&](std::string& why) {
+    const SharedTeam& team = team_of(handle);
+    if (path == nullptr || given == nullptr || follow == nullptr) {
+      why = "lmdbio_mpi_follow_open: null argument";
+      return Status::from_errno(EINVAL);
+    }
+    if (!team->may_call(why)) return Status::from_errno(EINVAL);
+    FollowOptions options;
+    if (const Status st = FollowOptions::read(given, options, why); !st.ok()) return st;
+    auto made = std::make_unique<lmdbio_follow>();
+    const Status st = Follow::open(team, path, std::move(options), made->core, why);
+    if (st.ok()) *follow = made.release();
+    return st;
+  });
+}
+
 int wait(lmdbio_reader* reader) noexcept {
   return told([&](std::string& why) {
     if (reader == nullptr) {
@@ -281,8 +300,8 @@ void set_error(const char* text) noexcept {
 
 bool together() noexcept { return config().mpi; }
 
-constexpr ranks::TeamFunctions kFunctions{set_error, together, init,  nodes,    reader_open,
-                                          wait,      poll,     close, free_team};
+constexpr ranks::TeamFunctions kFunctions{set_error,   together, init, nodes, reader_open,
+                                          follow_open, wait,     poll, close, free_team};
 
 }  // namespace
 

@@ -49,19 +49,11 @@ Follow::Follow(FollowOptions options, std::shared_ptr<Opened> opened)
   current_.txn = std::exchange(opened_->txn, nullptr);
 }
 
-Follow::~Follow() {
-  previous_.end();
-  current_.end();
-}
-
 bool Follow::ours() const noexcept { return ::getpid() == pid_; }
 
-void Follow::abandon() noexcept {
-  previous_.txn = current_.txn = nullptr;
-  opened_->env = nullptr;
-}
-
-Status Follow::open(const char* path, FollowOptions options, std::unique_ptr<Follow>& out, std::string& why) {
+// Opens the environment, and nothing else.
+Status Follow::prepare(const char* path, FollowOptions options, std::unique_ptr<Follow>& out,
+                       std::string& why) {
   lmdbio_reader_options where{};
   where.size = sizeof where;
   where.database = options.database ? options.database->c_str() : nullptr;
@@ -88,6 +80,13 @@ Status Follow::open(const char* path, FollowOptions options, std::unique_ptr<Fol
   if (rc = mdb_dbi_flags(made->current_.txn, opened->dbi, &flags); rc != 0) return as_status(rc);
   made->dupsort_ = (flags & MDB_DUPSORT) != 0;
   made->renewed_ns_ = steady_ns();
+  out = std::move(made);
+  return {};
+}
+
+Status Follow::open(const char* path, FollowOptions options, std::unique_ptr<Follow>& out, std::string& why) {
+  std::unique_ptr<Follow> made;
+  if (const Status st = prepare(path, std::move(options), made, why); !st.ok()) return st;
   const Status st = made->options_.state.empty() ? made->start(why) : made->load(why);
   if (st.ok()) out = std::move(made);
   return st;
@@ -126,24 +125,31 @@ bool Follow::has_ended() const noexcept {
 Status Follow::await(std::string& why) {
   const auto renew_ns = static_cast<std::int64_t>(std::min(options_.plain.renew_seconds, 1e9) * 1e9);
   const std::int64_t begun = steady_ns();
+  bool renewed = false;
+  const auto renew_now = [&] {
+    if (!may_renew()) return Status();
+    renewed = true;
+    return renew(why);
+  };
   if (batches_ >= options_.plain.renew_batches || begun - renewed_ns_ >= renew_ns || !has_batch() ||
       order_.pending() < options_.terms.fresh)
-    if (const Status st = renew(why); !st.ok()) return st;
+    if (const Status st = renew_now(); !st.ok()) return st;
   for (int wait = kFirstWait; !has_batch(); wait = std::min(2 * wait, kLongestWait)) {
-    if (has_ended()) return Status::from_mdb(MDB_NOTFOUND);
+    if (has_ended() && renewed) return Status::from_mdb(MDB_NOTFOUND);
     if (wait_ended(cancelled_)) return Status::from_errno(ECANCELED);
     const std::int64_t now = steady_ns();
     if (options_.plain.timeout > 0 && static_cast<double>(now - begun) > options_.plain.timeout * 1e9) {
       why = name_ + ": no new records for " + std::to_string(options_.plain.timeout) + " s";
       return Status::from_errno(ETIMEDOUT);
     }
-    if (now - begun >= renew_ns) previous_.end();  // it would keep the writer from reusing pages
+    if (now - begun >= renew_ns)
+      if (const Status st = end_previous(why); !st.ok()) return fail(st, why);
     {
       const AsyncSignalsAllowed program;
       (void)::poll(nullptr, 0, wait);
     }
     if (!ours()) return Status::from_errno(ECANCELED);  // a signal handler has forked
-    if (const Status st = renew(why); !st.ok()) return st;
+    if (const Status st = renew_now(); !st.ok()) return st;
   }
   return cancelled_.load(std::memory_order_acquire) ? Status::from_errno(ECANCELED) : Status();
 }
@@ -156,10 +162,15 @@ void Follow::announce() {
     if (!previous_.announced.contains(number) && current_.announced.insert(number).second)
       wanted.push_back(val(keys_.get(number).key));
   };
-  const std::uint64_t ahead = (options_.terms.lag + 1) * options_.terms.fresh;
-  for (std::uint64_t i = 0; i < std::min(ahead, order_.pending()); ++i) want(order_.pending_at(i));
-  for (const std::vector<std::uint64_t>& draws : order_.upcoming())
-    for (const std::uint64_t number : draws) want(number);
+  const std::uint64_t fresh = options_.terms.fresh;
+  std::uint64_t left = std::min((options_.terms.lag + 1) * fresh, order_.pending()), at = 0;
+  for (const std::vector<std::uint64_t>& draws : order_.upcoming()) {
+    std::uint64_t i = 0;
+    for (const std::uint64_t first = left; first - left < fresh && left > 0; --left, ++at)
+      if (is_mine(i++)) want(order_.pending_at(at));
+    for (const std::uint64_t number : draws)
+      if (is_mine(i++)) want(number);
+  }
   // A failure means that the values are read when they are needed.
   if (!wanted.empty()) (void)lmdbio_prefetch(current_.txn, opened_->dbi, wanted.data(), wanted.size());
 }
@@ -228,8 +239,8 @@ Status Follow::read(const std::vector<std::uint64_t>& numbers, std::unique_ptr<r
       why = name_ + ": a writer commits faster than a batch can be read without locks";
       return Status::from_errno(ESTALE);
     }
-    if (const Status renewed = renew(why); !renewed.ok()) return renewed;
-    previous_.end();
+    if (const Status renewed = read_newer(why); !renewed.ok()) return renewed;
+    end(previous_);
   }
 }
 
@@ -238,26 +249,40 @@ Status Follow::next(std::unique_ptr<records::Batch>& out, std::size_t& fresh, st
     why = permanent_why_;
     return permanent_;
   }
+  if (log_ != nullptr && !log_->may_call(why)) return Status::from_errno(EINVAL);
   if (!unread_) {
-    if (const Status st = await(why); !st.ok()) return st;
+    if (!is_due_) {
+      if (const Status st = is_led() ? hear(why) : send_result(await(why), why); !st.ok()) return st;
+      is_due_ = is_led();
+    }
     if (!memory_.set(keys_.memory_bytes())) {
       why =
           name_ + ": LMDBIO_MEMORY has no room for the keys of " + std::to_string(keys_.size()) + " records";
       return Status::from_errno(ENOMEM);
     }
     announce();
+    if (const Status st = send_batch(why); !st.ok()) return st;
     unread_ = order_.next();
+    is_due_ = false;
   }
-  std::vector<std::uint64_t> numbers = unread_->fresh;
-  numbers.insert(numbers.end(), unread_->old.begin(), unread_->old.end());
-  if (const Status st = read(numbers, out, why); !st.ok()) return st;
-  fresh = unread_->fresh.size();
+  std::vector<std::uint64_t> numbers;
+  std::uint64_t i = 0;
+  for (const std::uint64_t number : unread_->fresh)
+    if (is_mine(i++)) numbers.push_back(number);
+  const std::size_t of_fresh = numbers.size();
+  for (const std::uint64_t number : unread_->old)
+    if (is_mine(i++)) numbers.push_back(number);
+  if (const Status st = read(numbers, out, why); !st.ok()) return send_result(st, why);
+  fresh = of_fresh;
   unread_.reset();
   out->count = out->rows.size();
   out->records = out->rows.data();
   out->position = order_.batch() - 1;
   ++batches_;
-  if (++previous_batches_ >= options_.terms.lag) previous_.end();
+  if (++previous_batches_ >= options_.terms.lag && previous_.txn != nullptr) {
+    end(previous_);
+    if (std::string ignored; is_led()) (void)say_in_use(ignored);
+  }
   return {};
 }
 

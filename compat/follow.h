@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "compat/reader_handle.h"
+#include "lmdbio/ranks/follow_log.h"
 #include "lmdbio/records/rehearsal.h"
 #include "lmdbio/records/sample_keys.h"
 #include "lmdbio/tree/diff.h"
@@ -61,10 +62,22 @@ struct Changes {
   std::optional<bool> finished;                            ///< if it has changed
 };
 
+/// A new snapshot, as rank 0 sends it to the other ranks.
+struct Renewal {
+  tree::Snapshot snapshot;
+  std::uint64_t inserted = 0;  ///< number of records that it brought
+  bool finished = false;
+  bool guarded = false;  ///< rank 0 has a reader slot for it, which writers respect
+  std::string stamp;     ///< Follow::stamp_
+};
+
 /// Follows one database.  One thread at a time, except for cancel().
 class Follow {
  public:
   static Status open(const char* path, FollowOptions options, std::unique_ptr<Follow>& out, std::string& why);
+  /// The same together with the other ranks of `team`.
+  static Status open(const std::shared_ptr<ranks::Team>& team, const char* path, FollowOptions options,
+                     std::unique_ptr<Follow>& out, std::string& why);
   ~Follow();
   Follow(const Follow&) = delete;
   Follow& operator=(const Follow&) = delete;
@@ -86,15 +99,26 @@ class Follow {
   struct Held {
     MDB_txn* txn = nullptr;
     std::unordered_set<std::uint64_t> announced;
+    std::uint64_t number = 0;  ///< counts the renewals
     void end() noexcept;
+  };
+  /// Transactions of rank 0 whose snapshots other ranks still use.
+  struct Lent {
+    std::shared_ptr<Opened> opened;
+    std::vector<Held> held;  ///< by number
+    Held previous, current;  ///< set when rank 0 closes the object
+    ~Lent();
   };
 
   Follow(FollowOptions options, std::shared_ptr<Opened> opened);
+  static Status prepare(const char* path, FollowOptions options, std::unique_ptr<Follow>& out,
+                        std::string& why);
   Status start(std::string& why);
   Status load(std::string& why);
-  Status begin(MDB_txn*& txn, ReadTxn*& t, std::string& why);
+  Status parse(std::uint64_t& txnid, std::string& why);
+  Status begin(MDB_txn*& txn, ReadTxn*& t, std::string& why, const tree::Snapshot* lent = nullptr);
   Status renew(std::string& why);
-  Status compare(MDB_txn* txn, std::string& why);
+  Status compare(MDB_txn* txn, std::string& why, std::uint64_t most = UINT64_MAX);
   Status compare_current(std::string& why);
   Status stamp_of(const ReadTxn& t, std::string& out, tree::DiffProblem& problem) const;
   Status check_growth(const std::string& saved, const std::string& last_key, std::string& why);
@@ -110,6 +134,30 @@ class Follow {
               std::string& why);
   Status values(const std::vector<std::uint64_t>& numbers, std::vector<MDB_val>& out, std::string& why);
   Status fail(Status st, std::string& why);
+
+  // Over several ranks (follow_ranks.cc):
+
+  /// Returns whether rank 0 decides when the snapshot is renewed, and this is another rank.
+  bool is_led() const noexcept { return log_ != nullptr && !log_->writes(); }
+  /// Returns whether this rank returns element `i` of a batch.
+  bool is_mine(std::uint64_t i) const noexcept {
+    return log_ == nullptr || i % log_->ranks() == log_->rank();
+  }
+  Status lead(std::string& why);
+  bool may_renew();
+  void end(Held& held) noexcept;
+  void return_lent() noexcept;
+  Status send_renewal(std::string& why);
+  Status end_previous(std::string& why);
+  Status send_batch(std::string& why);
+  Status send_result(Status st, std::string& why);
+  Status hear(std::string& why);
+  Status take_renewal(const Renewal& r, std::string& why);
+  Status find_stamp(const ReadTxn& t, std::string& why);
+  Status check_same(const Renewal& r, bool is_same_snapshot, std::string& why) const;
+  Status overwritten(std::string& why) const;
+  Status read_newer(std::string& why);
+  Status say_in_use(std::string& why);
 
   const FollowOptions options_;
   const std::shared_ptr<Opened> opened_;  ///< its transaction is the current one's
@@ -133,9 +181,22 @@ class Follow {
   std::size_t kept_ = 0;  ///< number of keys when those of other samples were dropped last
   CountedBytes memory_;
   std::string state_;
-  Status permanent_;  ///< the error that all later calls return, with its reason
+  std::uint64_t inserted_ = 0;             ///< records that the last comparison found
+  std::shared_ptr<ranks::FollowLog> log_;  ///< null: this process follows the database alone
+  std::shared_ptr<Lent> lent_;             ///< rank 0 only
+  bool has_told_ = false;                  ///< rank 0 only: the other ranks know the permanent error
+  // The other ranks only:
+  std::optional<Renewal> renewal_;     ///< was received, but not taken yet
+  std::uint64_t renewals_ = 0;         ///< number of renewals, with the first snapshot
+  std::uint64_t unguarded_until_ = 0;  ///< snapshots up to this one may be overwritten
+  bool is_due_ = false;                ///< rank 0 has said that the next batch can be made
+  Status permanent_;                   ///< the error that all later calls return, with its reason
   std::string permanent_why_;
   std::atomic<bool> cancelled_{false};
 };
 
 }  // namespace lmdbio::compat
+
+struct lmdbio_follow {
+  std::unique_ptr<lmdbio::compat::Follow> core;
+};

@@ -35,8 +35,11 @@ std::string name_of(const records::SampleKey& k) {
 /// Collects what a comparison finds.
 class Collector : public tree::DiffVisitor {
  public:
-  Collector(const FollowOptions& options, bool dupsort, const std::atomic<bool>& cancelled)
-      : options_(options), dupsort_(dupsort), cancelled_(cancelled) {}
+  /// Ends the comparison when `most` inserted records were found.
+  Collector(const FollowOptions& options, bool dupsort, const std::atomic<bool>& cancelled,
+            std::uint64_t most)
+      : options_(options), dupsort_(dupsort), cancelled_(cancelled), most_(most) {}
+  bool is_full() const noexcept { return is_full_; }
 
   bool record(const tree::ChangedRecord& r) override {
     if (++seen_ % kAskEvery == 0 && wait_ended(cancelled_)) return false;
@@ -44,6 +47,10 @@ class Collector : public tree::DiffVisitor {
         std::memcmp(r.key.data(), options_.finished_key->data(), r.key.size()) == 0) {
       changes.finished = r.change != tree::Change::deleted;
       return true;
+    }
+    if (r.change == tree::Change::inserted && count_ == most_) {
+      is_full_ = true;
+      return false;
     }
     const bool labelled = options_.terms.kind == records::BufferKind::per_class;
     if (r.change != tree::Change::inserted)
@@ -61,7 +68,9 @@ class Collector : public tree::DiffVisitor {
   const FollowOptions& options_;
   const bool dupsort_;
   const std::atomic<bool>& cancelled_;
+  const std::uint64_t most_;
   std::uint64_t count_ = 0, seen_ = 0;
+  bool is_full_ = false;
 };
 
 }  // namespace
@@ -73,7 +82,11 @@ std::int64_t steady_ns() noexcept {
 }
 
 bool Follow::is_safe(const ReadTxn& t) const noexcept {
-  if (!t.unprotected && !t.env->lockless && (options_.plain.flags & MDB_NOLOCK) == 0) return true;
+  if (t.by_metas && is_led()) {
+    if (t.txn.id() > unguarded_until_) return true;
+  } else if (!t.unprotected && !t.env->lockless && (options_.plain.flags & MDB_NOLOCK) == 0) {
+    return true;
+  }
   tree::MetaCopies metas;
   return t.env->engine->read_metas(metas).ok() && !tree::overtaken(metas.pages(), t.txn.id());
 }
@@ -91,11 +104,16 @@ Status Follow::check_path(std::string& why) {
   return Status::from_errno(ESTALE);
 }
 
-Status Follow::begin(MDB_txn*& txn, ReadTxn*& t, std::string& why) {
-  int rc = mdb_txn_begin(opened_->env, nullptr, MDB_RDONLY, &txn);
+// Begins a transaction on the newest snapshot, or on one that rank 0 holds.
+Status Follow::begin(MDB_txn*& txn, ReadTxn*& t, std::string& why, const tree::Snapshot* lent) {
+  const auto try_once = [&] {
+    return lent != nullptr ? begin_lent(*as<EnvHandle>(opened_->env), *lent, &txn)
+                           : mdb_txn_begin(opened_->env, nullptr, MDB_RDONLY, &txn);
+  };
+  int rc = try_once();
   if (rc == MDB_MAP_RESIZED) {  // the writer has enlarged the map
     rc = mdb_env_set_mapsize(opened_->env, 0);
-    if (rc == 0) rc = mdb_txn_begin(opened_->env, nullptr, MDB_RDONLY, &txn);
+    if (rc == 0) rc = try_once();
   }
   t = rc == 0 ? as<ReadTxn>(txn) : nullptr;
   if (rc == 0 && t != nullptr) return {};
@@ -125,9 +143,11 @@ Status Follow::renew(std::string& why) {
     }
     if (st.ok()) {
       txnid_ = id;
-      previous_.end();
+      next.number = current_.number + 1;
+      end(previous_);
       previous_ = std::exchange(current_, std::move(next));
       previous_batches_ = 0;
+      if (st = send_renewal(why); !st.ok()) return fail(st, why);
       break;
     }
     next.end();
@@ -176,7 +196,8 @@ Status Follow::stamp_of(const ReadTxn& t, std::string& out, tree::DiffProblem& p
 
 // Finds the records of a transaction that differ from the current snapshot, or from an empty one if there is
 // none.  ESTALE: a writer without locks has overwritten what was compared; nothing has changed then.
-Status Follow::compare(MDB_txn* txn, std::string& why) {
+// `most`: ignores inserted records after so many.
+Status Follow::compare(MDB_txn* txn, std::string& why, std::uint64_t most) {
   const ReadTxn &newer = *as<ReadTxn>(txn), &older = *as<ReadTxn>(current_.txn);
   const Origin origin = newer.env->engine->file().origin();
   const Result<std::shared_ptr<const OpenFile>> file = OpenFile::get(origin, OpenFile::With::exact_alone);
@@ -192,7 +213,7 @@ Status Follow::compare(MDB_txn* txn, std::string& why) {
   options.cancelled = &cancelled_;
   const std::string_view only = options_.database ? std::string_view(*options_.database) : std::string_view();
   options.only = &only;
-  Collector found(options_, dupsort_, cancelled_);
+  Collector found(options_, dupsort_, cancelled_, most);
   tree::DiffCounters counters;
   tree::DiffProblem problem;
   Status st;
@@ -213,17 +234,13 @@ Status Follow::compare(MDB_txn* txn, std::string& why) {
   } else {
     st = tree::diff_snapshots(before, after, options, found, counters, problem);
   }
+  if (st.raw() == ECANCELED && found.is_full()) st = Status();
   if (st.raw() == MDB_NOTFOUND) st = Status();  // the named database does not exist any more
   std::string stamp;
   if (st.ok()) st = stamp_of(newer, stamp, problem);
   // Without locks, a writer may have overwritten what was compared.  An error then says nothing.
   if (st.raw() != ECANCELED) {
-    if (!appended && !is_first && !is_safe(older)) {
-      why = name_ +
-            ": a writer has overwritten the snapshot, because the database is open without locks; "
-            "open it again, and start anew";
-      return Status::from_errno(ESTALE);
-    }
+    if (!appended && !is_first && !is_safe(older)) return overwritten(why);
     if (!is_safe(newer)) {
       why = name_ + ": a writer commits faster than snapshots can be compared without locks";
       return Status::from_errno(ESTALE);
@@ -237,6 +254,7 @@ Status Follow::compare(MDB_txn* txn, std::string& why) {
   }
   started_ = true;
   stamp_ = std::move(stamp);
+  inserted_ = found.changes.inserted.size();
   if (options_.plain.append_only != 0 && found.changes.inserted.size() != 0) {
     const records::SampleKey last = found.changes.inserted.get(found.changes.inserted.size() - 1);
     last_key_.assign(reinterpret_cast<const char*>(last.key.data()), last.key.size());

@@ -171,13 +171,14 @@ Status Follow::save(const std::string*& out, std::string& why) {
   return {};
 }
 
-Status Follow::load(std::string& why) {
+// Sets this object to the state in the options.  `txnid`: its transaction.
+Status Follow::parse(std::uint64_t& txnid, std::string& why) {
   const auto wrong = [&] {
     return invalid(why, name_ + ": the state is damaged, or was saved with other options");
   };
   Parts in(options_.state);
   if (in.number() != kMagic) return wrong();
-  const std::uint64_t txnid = in.number();
+  txnid = in.number();
   stamp_ = in.text();
   const bool append_only = in.number() != 0;
   finished_ = in.number() != 0;
@@ -209,6 +210,12 @@ Status Follow::load(std::string& why) {
     if (!keys_.knows(number)) return wrong();
   kept_ = keys_.size();
   started_ = true;
+  return {};
+}
+
+Status Follow::load(std::string& why) {
+  std::uint64_t txnid = 0;
+  if (const Status st = parse(txnid, why); !st.ok()) return st;
   if (txnid == txnid_) {
     const ReadTxn& t = *as<ReadTxn>(current_.txn);
     std::string now;
@@ -222,7 +229,7 @@ Status Follow::load(std::string& why) {
     // A writer without locks has committed meanwhile.
   }
   if (txnid > txnid_) return of_another_file(why, name_);
-  if (!append_only) {
+  if (options_.plain.append_only == 0) {
     why = name_ + ": the state is of transaction " + std::to_string(txnid) +
           ", but the database has later ones; what changed meanwhile is unknown, so start anew";
     return Status::from_errno(ESTALE);

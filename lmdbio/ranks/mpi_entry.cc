@@ -160,6 +160,13 @@ __attribute__((visibility("default"))) int lmdbio_mpi_reader_open(lmdbio_mpi* mp
   return functions()->reader_open(mpi->team, path, options, reader);
 }
 
+__attribute__((visibility("default"))) int lmdbio_mpi_follow_open(lmdbio_mpi* mpi, const char* path,
+                                                                  const lmdbio_follow_options* options,
+                                                                  lmdbio_follow** follow) {
+  if (mpi == nullptr) return fail(EINVAL, "lmdbio_mpi_follow_open: null argument");
+  return functions()->follow_open(mpi->team, path, options, follow);
+}
+
 __attribute__((visibility("default"))) int lmdbio_mpi_wait(lmdbio_reader* reader) {
   return functions() != nullptr ? functions()->wait(reader) : ENOTSUP;
 }

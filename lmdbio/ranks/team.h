@@ -73,6 +73,8 @@ class Team {
   std::uint64_t options() const noexcept;
   const Turns::Settings& turns() const noexcept { return settings_.turns; }
   const std::string& host() const noexcept { return settings_.host; }
+  /// Returns the time that ranks wait for others.
+  std::int64_t timeout_ns() const noexcept { return settings_.timeout_ns; }
 
   /// Returns whether the calling thread may use the team.  If not, sets `why` to the reason: MPI does not
   /// allow calls of this thread, this is a forked child, or the team is closed.

@@ -2,7 +2,7 @@
 // lmdbio_team_functions() checks their version.
 #pragma once
 
-#include <lmdbio/lmdbio.h>
+#include <lmdbio/follow.h>
 
 #include <cstdint>
 
@@ -29,6 +29,8 @@ struct TeamFunctions {
   unsigned (*nodes)(void* team);
   int (*reader_open)(void* team, const char* path, const lmdbio_reader_options* options,
                      lmdbio_reader** reader);
+  int (*follow_open)(void* team, const char* path, const lmdbio_follow_options* options,
+                     lmdbio_follow** follow);
   int (*wait)(lmdbio_reader* reader);
   int (*poll)(void* team);
   /// Waits for the other ranks.  Afterwards, the network is no longer used.

@@ -6,6 +6,7 @@
 #include <lmdbio/follow.h>
 #include <lmdbio/reader.h>
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -44,7 +45,17 @@ class Follow {
   /// Opens a database as lmdbio_follow_open does.  Throws Error, and exceptions of options.label.
   /// @param path     a directory that contains data.mdb, or a data file
   /// @param options  options
-  Follow(const std::string& path, const Options& options) : label_(std::make_unique<Labels>(options.label)) {
+  Follow(const std::string& path, const Options& options)
+      : Follow(options, [&path](const lmdbio_follow_options& o, lmdbio_follow** f) {
+          return lmdbio_follow_open(path.c_str(), &o, f);
+        }) {}
+  /// Opens a database by calling a function.  Only for headers of the library.
+  /// @param options  options
+  /// @param by       takes lmdbio_follow_options and lmdbio_follow**, and returns an error code
+  template <class Open>
+  requires std::invocable<Open, const lmdbio_follow_options&, lmdbio_follow**> Follow(const Options& options,
+                                                                                      Open&& by)
+      : label_(std::make_unique<Labels>(options.label)) {
     lmdbio_follow_options o = options.fields;
     o.size = sizeof o;
     o.database = options.database.empty() ? nullptr : options.database.c_str();
@@ -57,7 +68,7 @@ class Follow {
       o.label_context = label_.get();
     }
     lmdbio_follow* f = nullptr;
-    const int rc = lmdbio_follow_open(path.c_str(), &o, &f);
+    const int rc = std::forward<Open>(by)(o, &f);
     follow_.reset(f);
     check(rc);
   }
@@ -99,7 +110,13 @@ class Follow {
 
  private:
   struct Close {
-    void operator()(lmdbio_follow* f) const noexcept { lmdbio_follow_close(f); }
+    Close() noexcept : exceptions(std::uncaught_exceptions()) {}
+    int exceptions;  ///< number of uncaught exceptions when the object was made
+    void operator()(lmdbio_follow* f) const noexcept {
+      // Ranks of an MPI job must not wait for each other while one of them unwinds.
+      if (std::uncaught_exceptions() > exceptions) lmdbio_follow_cancel(f);
+      lmdbio_follow_close(f);
+    }
   };
   /// Stores an exception of the program's function, which must not pass through C code.
   struct Labels {

@@ -15,7 +15,7 @@
 #ifndef LMDBIO_MPI_H
 #define LMDBIO_MPI_H
 
-#include <lmdbio/lmdbio.h>
+#include <lmdbio/follow.h>
 #include <mpi.h>
 
 #ifdef __cplusplus
@@ -108,6 +108,39 @@ unsigned lmdbio_mpi_nodes(const lmdbio_mpi* mpi);
  * ranks get the same error.  lmdbio_error() names the rank, its host and the reason. */
 int lmdbio_mpi_reader_open(lmdbio_mpi* mpi, const char* path, const lmdbio_reader_options* options,
                            lmdbio_reader** reader);
+
+/** Opens a database as lmdbio_follow_open does, together with the other ranks, and waits for them.  The
+ * batches are those of one process, and each rank gets its share of each batch: element i of a batch (first
+ * its new records, then its old ones) belongs to rank i modulo the number of ranks.  A share may be empty.
+ * lmdbio_batch::position is the same on all ranks.
+ *
+ * Rank 0 renews the snapshot, and holds it until no rank uses it.  Each call of lmdbio_follow_next on rank 0
+ * decides how the call with the same number ends on the other ranks: with a batch, with MDB_NOTFOUND, with
+ * ETIMEDOUT, or with a permanent error of rank 0.  The others wait for it, without a time limit.  A rank that
+ * cannot read its share, or a new snapshot, gets an error alone.  lmdbio_follow_cancel on rank 0 ends the
+ * waits of all ranks.
+ *
+ * lmdbio_follow_state returns the same state on all ranks that have returned the same batches.  Any number of
+ * ranks can continue from it.  All ranks must then be given the same state.
+ *
+ * lmdbio_follow_close on rank 0 waits, for at most `timeout` of lmdbio_mpi_options, until the other ranks
+ * have read the batches that rank 0 has returned, or have closed their objects.  If they have not, or if
+ * lmdbio_follow_cancel was called, the environment stays open until then, and the process must not open it
+ * again.  After that, calls of the other ranks return ECANCELED.  If another rank closes its object, its
+ * shares of later batches are not read.
+ *
+ * Thread rules are those of lmdbio_mpi.
+ * @param mpi      the state of the ranks
+ * @param path     as for lmdbio_follow_open; the same text on all ranks
+ * @param options  the same on all ranks, with these exceptions: on_empty, timeout, renew_batches and
+ *                 renew_seconds matter only on rank 0.  `label` must return the same labels on all ranks
+ * @param follow   receives the object for the functions of follow.h, which the program must close before
+ *                 lmdbio_mpi_finalize
+ * @return 0; errors of lmdbio_follow_open; EINVAL: options or states differ, or this thread must not call
+ * MPI; ESTALE: a rank sees another file; ETIMEDOUT: a rank did not call the function within `timeout`; EIO.
+ * An error of rank 0 and an error of opening the file is the same on all ranks. */
+int lmdbio_mpi_follow_open(lmdbio_mpi* mpi, const char* path, const lmdbio_follow_options* options,
+                           lmdbio_follow** follow);
 
 /** Waits until all ranks have opened the database of this reader and its record index is complete.
  * @param reader  the reader.  If lmdbio_mpi_reader_open did not open it, the function returns 0 at once

@@ -2,6 +2,7 @@
 /// The functions of lmdbio/mpi.h for C++20.  Header-only.  Lifetimes and thread rules are those of mpi.h.
 #pragma once
 
+#include <lmdbio/follower.h>
 #include <lmdbio/mpi.h>
 #include <lmdbio/reader.h>
 
@@ -35,6 +36,17 @@ class MpiRanks {
   Reader open(const std::string& path, const Reader::Options& options = {}) const {
     return Reader(options, [&](const lmdbio_reader_options& o, lmdbio_reader** r) {
       return lmdbio_mpi_reader_open(mpi_.get(), path.c_str(), &o, r);
+    });
+  }
+  /// Follows a database together with the other ranks, and waits for them; see lmdbio_mpi_follow_open. Throws
+  /// Error, and exceptions of options.label.  If an exception destroys the object, its destructor cancels it
+  /// and does not wait.
+  /// @param path     a directory that contains data.mdb, or a data file; the same text on all ranks
+  /// @param options  options, the same on all ranks
+  /// @return the object, which must not outlive this one.  It returns this rank's share of each batch.
+  Follow follow(const std::string& path, const Follow::Options& options) const {
+    return Follow(options, [&](const lmdbio_follow_options& o, lmdbio_follow** f) {
+      return lmdbio_mpi_follow_open(mpi_.get(), path.c_str(), &o, f);
     });
   }
   /// Waits until all ranks have opened the database of `reader`, and its index is complete.  Throws Error.
