@@ -18,8 +18,13 @@
 
 namespace py = pybind11;
 
+struct lmdbio_mpi;
+
 namespace lmdbio::python {
 namespace {
+
+/// lmdbio_mpi_follow_open of the module lmdbio._mpi, which needs MPI.
+using OpenWithRanks = int(lmdbio_mpi*, const char*, const lmdbio_follow_options*, lmdbio_follow**);
 
 /// Returns the index of `name` in `names`.  Raises ValueError if it is not one of them.
 template <std::size_t kCount>
@@ -70,7 +75,8 @@ class Follow {
          const std::string& existing, const std::string& on_empty, std::optional<double> timeout,
          bool append_only, const std::optional<py::bytes>& finished_key, std::uint64_t renew_batches,
          double renew_seconds, const std::optional<std::string>& database, bool lock,
-         const std::optional<py::bytes>& state, const py::object& bytes_as)
+         const std::optional<py::bytes>& state, const py::object& bytes_as,
+         const std::optional<std::pair<std::uintptr_t, std::uintptr_t>>& ranks)
       : pid_(::getpid()), as_(bytes_as_of(bytes_as)) {
     path_ = py::module_::import("os").attr("fsencode")(path).cast<std::string>();
     lmdbio_follow_options o{};
@@ -118,7 +124,9 @@ class Follow {
     {
       Waiting waits;
       waits_ = &waits;
-      rc = lmdbio_follow_open(path_.c_str(), &o, &follow_);
+      rc = ranks ? reinterpret_cast<OpenWithRanks*>(ranks->first)(
+                       reinterpret_cast<lmdbio_mpi*>(ranks->second), path_.c_str(), &o, &follow_)
+                 : lmdbio_follow_open(path_.c_str(), &o, &follow_);
     }
     check(rc);
   }
@@ -274,14 +282,15 @@ void add_follow(py::module_& module) {
                     const std::string&, std::uint64_t, const py::object&, const std::string&,
                     const std::string&, std::optional<double>, bool, const std::optional<py::bytes>&,
                     std::uint64_t, double, const std::optional<std::string>&, bool,
-                    const std::optional<py::bytes>&, const py::object&>(),
+                    const std::optional<py::bytes>&, const py::object&,
+                    const std::optional<std::pair<std::uintptr_t, std::uintptr_t>>&>(),
            py::arg("path"), py::kw_only(), py::arg("fresh"), py::arg("old") = 0, py::arg("seed") = 0,
            py::arg("lag") = 4, py::arg("buffer") = "reservoir", py::arg("capacity") = 10'000,
            py::arg("label") = py::none(), py::arg("existing") = "new", py::arg("on_empty") = "wait",
            py::arg("timeout") = py::none(), py::arg("append_only") = false,
            py::arg("finished_key") = py::none(), py::arg("renew_batches") = 16,
            py::arg("renew_seconds") = 1.0, py::arg("database") = py::none(), py::arg("lock") = true,
-           py::arg("state") = py::none(), py::arg("bytes_as") = "view")
+           py::arg("state") = py::none(), py::arg("bytes_as") = "view", py::arg("_ranks") = py::none())
       .def("__reduce__", cannot_be_pickled)
       .def("__iter__", [](const py::object& self) { return self; })
       .def("__next__", &Follow::next)
@@ -296,7 +305,10 @@ void add_follow(py::module_& module) {
            "Makes a waiting call for the next batch, and all later ones, raise CancelledError.  Any thread.")
       .def("close", &Follow::close, "Closes the database.  Batches stay valid.")
       .def("__enter__", [](const py::object& self) { return self; })
-      .def("__exit__", [](Follow& f, const py::args&) { f.close(); });
+      .def("__exit__", [](Follow& f, const py::args& error) {
+        if (!error[0].is_none()) f.cancel();  // ranks must not wait for each other after an exception
+        f.close();
+      });
 }
 
 }  // namespace lmdbio::python

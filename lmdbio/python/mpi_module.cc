@@ -36,6 +36,12 @@ class Ranks {
   /// Returns the error code and text of lmdbio_mpi_init.
   std::pair<int, std::string> state() const { return {rc_, rc_ != 0 ? lmdbio_error() : ""}; }
 
+  /// Returns the addresses of lmdbio_mpi_follow_open and of its first argument.
+  std::pair<std::uintptr_t, std::uintptr_t> follow_open() const {
+    return {reinterpret_cast<std::uintptr_t>(&lmdbio_mpi_follow_open),
+            reinterpret_cast<std::uintptr_t>(mpi_)};
+  }
+
   /// Opens a reader, and waits for the other ranks.  Returns an error code, its text, and the address of the
   /// reader.
   std::tuple<int, std::string, std::uintptr_t> open(const std::string& path,
@@ -70,5 +76,6 @@ PYBIND11_MODULE(_mpi, module) {
       .def(py::init<std::uintptr_t, unsigned, unsigned>())
       .def("state", &Ranks::state)
       .def("open", &Ranks::open)
+      .def("follow_open", &Ranks::follow_open)
       .def("__reduce__", lmdbio::python::cannot_be_pickled);
 }

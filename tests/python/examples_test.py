@@ -162,6 +162,47 @@ def test_tensors_of_ranks_that_read_together(database, tmp_path, ranks):
     assert run("mpirun", "--oversubscribe", "-n", ranks, sys.executable, "-m", "mpi4py", program, database[0], **MPI) == "same"
 
 
+FOLLOW = """
+import sys
+from mpi4py import MPI
+import lmdbio.mpi
+comm, ranks = MPI.COMM_WORLD, MPI.COMM_WORLD.size
+arguments = {"fresh": 20, "old": 7, "seed": 3, "capacity": 50, "on_empty": "stop"}
+
+def batches(follow, n):
+    return [([(bytes(k), bytes(v)) for k, v in batch], new, batch.position) for batch, new in (next(follow) for _ in range(n))]
+
+with lmdbio.mpi.Follow(comm, sys.argv[1], **arguments) as follow:
+    shares = batches(follow, 5)
+    state = follow.state()
+    assert len(set(comm.allgather(state))) == 1
+with lmdbio.mpi.Follow(comm, sys.argv[1], state=state, **arguments) as follow:
+    shares += batches(follow, 3)
+try:
+    lmdbio.mpi.Follow(comm, sys.argv[1], **dict(arguments, seed=comm.rank // (ranks - 1)))
+    assert False
+except ValueError as error:
+    assert f"rank {ranks - 1} (" in str(error) and "other options" in str(error), error
+every = comm.gather(shares)
+if comm.rank == 0:
+    with lmdbio.Follow(sys.argv[1], **arguments) as alone:
+        for i, (records, new, position) in enumerate(batches(alone, 8)):
+            of_ranks = [shares[i] for shares in every]
+            assert [share[0] for share in of_ranks] == [records[r::ranks] for r in range(ranks)]
+            assert sum(share[1] for share in of_ranks) == new and {share[2] for share in of_ranks} == {position}
+comm.Barrier()
+print("same" * (comm.rank == 0), end="")
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_that_follow_together(database, tmp_path, ranks):
+    needs_mpi()
+    program = tmp_path / "follow.py"
+    program.write_text(FOLLOW)
+    assert run("mpirun", "--oversubscribe", "-n", ranks, sys.executable, "-m", "mpi4py", program, database[0], **MPI) == "same"
+
+
 def test_mpi_without_database(tmp_path):
     needs_mpi()
     assert "FileNotFoundError" in run("mpirun", "--oversubscribe", "-n", 2, sys.executable, "-m", "mpi4py",
