@@ -97,8 +97,10 @@ Status FollowOptions::read(const lmdbio_follow_options* given, FollowOptions& ou
   if (o.fresh == 0 && (o.old == 0 || o.existing_are_old == 0))
     return wrong("fresh may be 0 only with old samples and with existing_are_old");
   constexpr std::uint64_t kMost = std::uint64_t{1} << 32;
-  if (o.fresh > kMost || o.old > kMost || o.lag > kMost || o.capacity > kMost)
-    return wrong("fresh, old, lag and capacity must be at most 2^32");
+  if (o.fresh > kMost || o.old > kMost || o.capacity > kMost)
+    return wrong("fresh, old and capacity must be at most 2^32");
+  static_assert(records::Rehearsal::kMostLag == 65536);
+  if (o.lag > records::Rehearsal::kMostLag) return wrong("lag must be at most 65536");
   if (o.label_bytes > 8) return wrong("label_bytes must be at most 8");
   if (o.buffer == LMDBIO_BUFFER_CLASS && o.label == nullptr && o.label_bytes == 0)
     return wrong("LMDBIO_BUFFER_CLASS needs label or label_bytes");

@@ -124,7 +124,7 @@ def test_labels_that_fail(writer, tmp_path):
     ({"fresh": 0}, "fresh may be 0"), ({"fresh": 1, "buffer": "class"}, "needs label"),
     ({"fresh": 1, "buffer": "heap"}, "must be one of"), ({"fresh": 1, "label": (0, 9)}, "label_bytes"),
     ({"fresh": 1, "timeout": -1.0}, "timeout"), ({"fresh": 1, "timeout": 0}, "timeout"),
-    ({"fresh": 1, "lag": 0}, "lag"), ({"fresh": 1, "capacity": 0}, "capacity"), ({"fresh": 1, "renew_batches": 0}, "renew_batches"),
+    ({"fresh": 1, "lag": 0}, "lag"), ({"fresh": 1, "lag": 65537}, "lag must be at most 65536"), ({"fresh": 1, "capacity": 0}, "capacity"), ({"fresh": 1, "renew_batches": 0}, "renew_batches"),
     ({"fresh": 1, "renew_seconds": 0}, "renew_seconds"), ({"fresh": 1, "renew_seconds": float("nan")}, "renew_seconds"), ({"fresh": 1, "finished_key": b""}, "finished_key")])
 def test_arguments(writer, tmp_path, arguments, text):
     path = str(tmp_path / "db")

@@ -56,7 +56,7 @@ typedef struct lmdbio_follow_options {
                      never end; this needs existing_are_old */
   uint64_t old;   /**< old records in a batch, or fewer if the buffer has fewer */
   uint64_t lag;   /**< old records are drawn from the buffer as it was this many batches earlier, so that they
-                       can be read ahead; 0: 4 */
+                       can be read ahead; at most 65536; 0: 4 */
   lmdbio_buffer buffer;
   uint64_t capacity;        /**< see lmdbio_buffer; 0: 10000 */
   lmdbio_label_func* label; /**< labels for LMDBIO_BUFFER_CLASS; NULL: label_offset and label_bytes */
