@@ -15,6 +15,8 @@ namespace {
 
 /// Milliseconds between two looks for a commit, at first and at last.
 constexpr int kFirstWait = 1, kLongestWait = 20;
+/// One of so many announced samples is probed.
+constexpr std::uint64_t kProbeEvery = 8;
 MDB_val val(Bytes b) noexcept { return {b.size(), const_cast<std::byte*>(b.data())}; }
 
 /// The bytes of a batch.
@@ -38,8 +40,7 @@ bool CountedBytes::set(std::uint64_t bytes) noexcept {
 
 void Follow::Held::end() noexcept {
   if (txn != nullptr) mdb_txn_abort(txn);
-  txn = nullptr;
-  announced.clear();
+  *this = {};
 }
 
 // --- opening ---
@@ -95,7 +96,17 @@ Status Follow::open(const char* path, FollowOptions options, std::unique_ptr<Fol
 // Finds the records that exist.
 Status Follow::start(std::string& why) {
   if (const Status st = compare_current(why); !st.ok()) return st;
-  if (memory_.set(keys_.memory_bytes())) return {};
+  return count_memory() ? Status() : no_room(why);
+}
+
+// Counts the memory of the object in that of the process.  Returns false if there is no room.
+bool Follow::count_memory() noexcept {
+  constexpr std::uint64_t kNode = 3 * sizeof(void*);  // of a hash table, besides its value
+  return memory_.set(keys_.memory_bytes() + order_.memory_bytes() + state_.capacity() +
+                     dropped_.size() * (sizeof(*dropped_.begin()) + kNode));
+}
+
+Status Follow::no_room(std::string& why) const {
   why = name_ + ": LMDBIO_MEMORY has no room for the keys of " + std::to_string(keys_.size()) + " records";
   return Status::from_errno(ENOMEM);
 }
@@ -157,54 +168,87 @@ Status Follow::await(std::string& why) {
 // Announces the samples of the next batches, so that their values are read ahead.
 void Follow::announce() {
   if (dupsort_) return;
-  std::vector<MDB_val> wanted;
-  const auto want = [&](std::uint64_t number) {
-    if (!previous_.announced.contains(number) && current_.announced.insert(number).second)
-      wanted.push_back(val(keys_.get(number).key));
-  };
-  const std::uint64_t fresh = options_.terms.fresh;
-  std::uint64_t left = std::min((options_.terms.lag + 1) * fresh, order_.pending()), at = 0;
-  for (const std::vector<std::uint64_t>& draws : order_.upcoming()) {
-    std::uint64_t i = 0;
-    for (const std::uint64_t first = left; first - left < fresh && left > 0; --left, ++at)
-      if (is_mine(i++)) want(order_.pending_at(at));
-    for (const std::uint64_t number : draws)
-      if (is_mine(i++)) want(number);
+  std::vector<std::uint64_t> numbers;
+  const std::uint64_t batch = order_.batch(), fresh = options_.terms.fresh, pending = order_.pending();
+  if (const std::uint64_t ahead = std::min((options_.terms.lag + 1) * fresh, pending); ahead != 0) {
+    std::vector<std::uint64_t> added;
+    const std::uint64_t last = order_.pending_at(ahead - 1);
+    for (std::uint64_t n = order_.pending_from(current_.fresh_end); n <= last; n = order_.pending_from(n + 1))
+      added.push_back(n);
+    current_.fresh_end = std::max(current_.fresh_end, last + 1);
+    for (std::size_t i = 0; i < added.size(); ++i)
+      if (is_mine((ahead - added.size() + i) % fresh)) numbers.push_back(added[i]);
   }
+  for (std::uint64_t b = std::max(current_.batch_end, batch); b <= batch + options_.terms.lag; ++b) {
+    std::uint64_t i =
+        std::min(fresh, pending - std::min(pending, (b - batch) * fresh));  // after the new ones
+    for (const std::uint64_t number : order_.upcoming()[static_cast<std::size_t>(b - batch)])
+      if (is_mine(i++)) numbers.push_back(number);
+  }
+  current_.batch_end = batch + options_.terms.lag + 1;
+  if (numbers.empty() || are_resident(numbers)) return;
+  std::vector<MDB_val> keys;
+  keys.reserve(numbers.size());
+  for (const std::uint64_t number : numbers) keys.push_back(val(keys_.get(number).key.key));
   // A failure means that the values are read when they are needed.
-  if (!wanted.empty()) (void)lmdbio_prefetch(current_.txn, opened_->dbi, wanted.data(), wanted.size());
+  (void)lmdbio_prefetch(current_.txn, opened_->dbi, keys.data(), keys.size());
 }
 
-Status Follow::values(const std::vector<std::uint64_t>& numbers, std::vector<MDB_val>& out,
-                      std::string& why) {
-  out.clear();
+// Returns true if the records seem to be in the page cache.  Probes some of them.
+bool Follow::are_resident(const std::vector<std::uint64_t>& numbers) {
+  tree::Txn& txn = as<ReadTxn>(current_.txn)->txn;
   for (const std::uint64_t number : numbers) {
-    const records::SampleKey k = keys_.get(number);
-    MDB_val key = val(k.key), value = val(k.value);
-    const bool is_previous = previous_.txn != nullptr && previous_.announced.contains(number);
-    const int rc =
-        dupsort_ ? 0 : mdb_get(is_previous ? previous_.txn : current_.txn, opened_->dbi, &key, &value);
-    if (rc != 0) {
+    if (++probed_ % kProbeEvery != 0) continue;
+    const records::SamplePlace place = keys_.get(number).place;
+    if (!is_valid(place) || !txn.is_resident(place.page(), place.index())) return false;
+  }
+  return true;
+}
+
+// Finds the keys and values of this process's samples of a batch.  `fresh` receives how many of them are new.
+Status Follow::find(const records::Rehearsal::Batch& samples, std::vector<Row>& out, std::size_t& fresh,
+                    std::string& why) {
+  out.clear();
+  out.reserve(samples.fresh.size() + samples.old.size());
+  std::uint64_t element = 0;
+  for (const auto* const numbers : {&samples.fresh, &samples.old}) {
+    for (const std::uint64_t number : *numbers)
+      if (is_mine(element++)) out.push_back({number, keys_.get(number), {}});
+    if (numbers == &samples.fresh) fresh = out.size();
+  }
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    Row& row = out[i];
+    MDB_val key = val(row.entry.key.key);
+    if (dupsort_) {
+      row.value = val(row.entry.key.value);
+      continue;
+    }
+    const bool is_previous = previous_.txn != nullptr && (i < fresh ? row.number < previous_.fresh_end
+                                                                    : order_.batch() <= previous_.batch_end);
+    MDB_txn* const txn = is_previous ? previous_.txn : current_.txn;
+    const records::SamplePlace place = row.entry.place;
+    if (is_valid(place) &&
+        as<ReadTxn>(txn)->txn.get_at(opened_->dbi, place.page(), place.index(), key, row.value))
+      continue;
+    if (const int rc = mdb_get(txn, opened_->dbi, &key, &row.value); rc != 0) {
       why = name_ + ": a record cannot be read: " + mdb_strerror(rc);
       return as_status(rc == MDB_NOTFOUND ? MDB_CORRUPTED : rc);
     }
-    out.push_back(value);
   }
   return {};
 }
 
-Status Follow::read(const std::vector<std::uint64_t>& numbers, std::unique_ptr<records::Batch>& out,
-                    std::string& why) {
-  std::vector<MDB_val> found;
+Status Follow::read(const records::Rehearsal::Batch& samples, std::unique_ptr<records::Batch>& out,
+                    std::size_t& fresh, std::string& why) {
+  std::vector<Row> found;
   for (int attempt = 1;; ++attempt) {
-    const Status st = values(numbers, found, why);
+    const Status st = find(samples, found, fresh, why);
     auto bytes = std::make_shared<BatchBytes>();
     auto batch = std::make_unique<records::Batch>();
     std::uint64_t total = 0;
     bool has_room = true;
     if (st.ok()) {
-      for (std::size_t i = 0; i < numbers.size(); ++i)
-        total += keys_.get(numbers[i]).key.size() + found[i].mv_size;
+      for (const Row& row : found) total += row.entry.key.key.size() + row.value.mv_size;
       has_room = bytes->counted.set(total);
     }
     if (st.ok() && has_room) {
@@ -214,9 +258,10 @@ Status Follow::read(const std::vector<std::uint64_t>& numbers, std::unique_ptr<r
         if (v.mv_size != 0) std::memcpy(at, v.mv_data, v.mv_size);
         return MDB_val{v.mv_size, std::exchange(at, at + v.mv_size)};
       };
-      for (std::size_t i = 0; i < numbers.size(); ++i) {
-        const MDB_val key = copy(val(keys_.get(numbers[i]).key));
-        batch->rows.push_back({numbers[i], key, copy(found[i])});
+      batch->rows.reserve(found.size());
+      for (const Row& row : found) {
+        const MDB_val key = copy(val(row.entry.key.key));
+        batch->rows.push_back({row.number, key, copy(row.value)});
       }
     }
     // Without locks, a writer may have overwritten what was read.  An error then says nothing.
@@ -226,10 +271,6 @@ Status Follow::read(const std::vector<std::uint64_t>& numbers, std::unique_ptr<r
       if (!has_room) {
         why = name_ + ": LMDBIO_MEMORY has no room for a batch of " + std::to_string(total) + " bytes";
         return Status::from_errno(ENOMEM);
-      }
-      for (const std::uint64_t number : numbers) {
-        current_.announced.erase(number);
-        previous_.announced.erase(number);
       }
       batch->keep.push_back(std::move(bytes));
       out = std::move(batch);
@@ -250,30 +291,19 @@ Status Follow::next(std::unique_ptr<records::Batch>& out, std::size_t& fresh, st
     return permanent_;
   }
   if (log_ != nullptr && !log_->may_call(why)) return Status::from_errno(EINVAL);
+  std::string().swap(state_);
   if (!unread_) {
     if (!is_due_) {
       if (const Status st = is_led() ? hear(why) : send_result(await(why), why); !st.ok()) return st;
       is_due_ = is_led();
     }
-    if (!memory_.set(keys_.memory_bytes())) {
-      why =
-          name_ + ": LMDBIO_MEMORY has no room for the keys of " + std::to_string(keys_.size()) + " records";
-      return Status::from_errno(ENOMEM);
-    }
+    if (!count_memory()) return no_room(why);
     announce();
     if (const Status st = send_batch(why); !st.ok()) return st;
     unread_ = order_.next();
     is_due_ = false;
   }
-  std::vector<std::uint64_t> numbers;
-  std::uint64_t i = 0;
-  for (const std::uint64_t number : unread_->fresh)
-    if (is_mine(i++)) numbers.push_back(number);
-  const std::size_t of_fresh = numbers.size();
-  for (const std::uint64_t number : unread_->old)
-    if (is_mine(i++)) numbers.push_back(number);
-  if (const Status st = read(numbers, out, why); !st.ok()) return send_result(st, why);
-  fresh = of_fresh;
+  if (const Status st = read(*unread_, out, fresh, why); !st.ok()) return send_result(st, why);
   unread_.reset();
   out->count = out->rows.size();
   out->records = out->rows.data();

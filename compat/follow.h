@@ -10,7 +10,6 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "compat/reader_handle.h"
@@ -56,10 +55,12 @@ inline constexpr int kTries = 10;
 
 /// What a new snapshot brought.
 struct Changes {
-  records::SampleKeys inserted;                            ///< by their number in key order
-  std::vector<std::uint64_t> labels;                       ///< of `inserted`; empty if labels are not needed
-  std::unordered_map<std::string, std::uint64_t> removed;  ///< labels, by size of key, key and value
-  std::optional<bool> finished;                            ///< if it has changed
+  records::KeyList inserted, removed;  ///< in key order
+  /// Empty if labels are not needed.
+  std::vector<std::uint64_t> inserted_labels, removed_labels;
+  std::vector<std::uint64_t> dropped_leaves;  ///< leaf pages that only the previous snapshot has
+  std::optional<bool> finished;               ///< if it has changed
+  std::uint64_t memory_bytes() const noexcept;
 };
 
 /// A new snapshot, as rank 0 sends it to the other ranks.
@@ -95,12 +96,19 @@ class Follow {
   void abandon() noexcept;
 
  private:
-  /// A transaction, and the samples that were announced to it with lmdbio_prefetch().
+  /// A transaction, and which samples were announced to it with lmdbio_prefetch(), or to the one before it.
   struct Held {
     MDB_txn* txn = nullptr;
-    std::unordered_set<std::uint64_t> announced;
-    std::uint64_t number = 0;  ///< counts the renewals
+    std::uint64_t fresh_end = 0;  ///< new samples with smaller numbers
+    std::uint64_t batch_end = 0;  ///< old samples of batches with smaller numbers
+    std::uint64_t number = 0;     ///< counts the renewals
     void end() noexcept;
+  };
+  /// A record of a batch.
+  struct Row {
+    std::uint64_t number;
+    records::KeyList::Entry entry;
+    MDB_val value;
   };
   /// Transactions of rank 0 whose snapshots other ranks still use.
   struct Lent {
@@ -124,15 +132,22 @@ class Follow {
   Status check_growth(const std::string& saved, const std::string& last_key, std::string& why);
   Status check_path(std::string& why);
   bool is_safe(const ReadTxn& t) const noexcept;
-  void apply(const Changes& changes, bool as_old);
+  void apply(Changes&& changes, bool as_old);
   void drop_keys();
+  bool is_valid(records::SamplePlace place) const noexcept;
+  void renumber_places();
+  bool count_memory() noexcept;
+  Status no_room(std::string& why) const;
   bool has_batch() const noexcept;
   bool has_ended() const noexcept;
   Status await(std::string& why);
   void announce();
-  Status read(const std::vector<std::uint64_t>& numbers, std::unique_ptr<records::Batch>& out,
+  bool are_resident(const std::vector<std::uint64_t>& numbers);
+  Status read(const records::Rehearsal::Batch& samples, std::unique_ptr<records::Batch>& out,
+              std::size_t& fresh, std::string& why);
+  Status find(const records::Rehearsal::Batch& samples, std::vector<Row>& out, std::size_t& fresh,
               std::string& why);
-  Status values(const std::vector<std::uint64_t>& numbers, std::vector<MDB_val>& out, std::string& why);
+  void drop_previous() noexcept;
   Status fail(Status st, std::string& why);
 
   // Over several ranks (follow_ranks.cc):
@@ -178,7 +193,12 @@ class Follow {
   records::Rehearsal order_;
   std::optional<records::Rehearsal::Batch> unread_;  ///< a batch whose values could not be read
   records::SampleKeys keys_;
-  std::size_t kept_ = 0;  ///< number of keys when those of other samples were dropped last
+  /// Snapshots are numbered for the places of samples.  A place is valid as long as the snapshots have its
+  /// leaf page: LMDB does not change pages of a snapshot.
+  std::uint64_t snapshot_ = 0;                                ///< number of the current one
+  std::uint64_t oldest_place_ = 0;                            ///< places of earlier snapshots are not valid
+  std::unordered_map<std::uint64_t, std::uint64_t> dropped_;  ///< leaf page -> first snapshot without it
+  std::uint64_t probed_ = 0;  ///< samples, to see whether they have to be announced
   CountedBytes memory_;
   std::string state_;
   std::uint64_t inserted_ = 0;             ///< records that the last comparison found

@@ -197,10 +197,16 @@ Status Follow::send_renewal(std::string& why) {
   return log_->append(encode(r), why);
 }
 
+// Ends the previous transaction.  What was announced to it has to be announced again.
+void Follow::drop_previous() noexcept {
+  end(previous_);
+  current_.fresh_end = current_.batch_end = 0;
+}
+
 // Ends the previous transaction before `lag` batches: it would keep the writer from reusing pages.
 Status Follow::end_previous(std::string& why) {
   if (previous_.txn == nullptr) return {};
-  end(previous_);
+  drop_previous();
   return log_ == nullptr ? Status() : log_->append(std::string(1, kIdle), why);
 }
 
@@ -239,7 +245,7 @@ Status Follow::hear(std::string& why) {
       Renewal r;
       if (entry[0] == kBatch) return {};
       if (entry[0] == kIdle) {
-        previous_.end();
+        drop_previous();
         if (const Status st = say_in_use(why); !st.ok()) return fail(st, why);
         continue;
       }
@@ -288,11 +294,13 @@ Status Follow::take_renewal(const Renewal& r, std::string& why) {
     try {
       st = saved == r.snapshot.txnid ? find_stamp(*t, why) : compare(next.txn, why, r.inserted);
     } catch (const std::bad_alloc&) {
+      next.end();
       why = name_ + ": out of memory while a new snapshot was compared";
-      st = Status::from_errno(ENOMEM);
+      return fail(Status::from_errno(ENOMEM), why);
     }
     if (st.ok()) break;
     next.end();
+    if (st.raw() == ENOMEM) return st;  // nothing has changed
     const bool is_overwritten = st.raw() == ESTALE && !r.guarded && options_.plain.append_only != 0;
     if (!is_overwritten || attempt == kTries) return fail(st, why);
   }
@@ -300,10 +308,12 @@ Status Follow::take_renewal(const Renewal& r, std::string& why) {
     current_.end();
   } else {
     previous_.end();
+    next.fresh_end = current_.fresh_end;
+    next.batch_end = current_.batch_end;
     previous_ = std::exchange(current_, {});
   }
   next.number = renewals_++;
-  current_ = std::move(next);
+  current_ = next;
   previous_batches_ = 0;
   if (const Status st = check_same(r, attempt == 1, why); !st.ok()) return fail(st, why);
   txnid_ = r.snapshot.txnid;
@@ -350,7 +360,8 @@ Status Follow::read_newer(std::string& why) {
   if (const Status st = begin(next.txn, t, why); !st.ok()) return st;
   next.number = current_.number;
   current_.end();
-  current_ = std::move(next);
+  current_ = next;
+  oldest_place_ = snapshot_ + 1;  // this snapshot may lack leaf pages of the one before
   return {};
 }
 

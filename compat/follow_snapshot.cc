@@ -5,6 +5,7 @@
 #include <time.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <span>
@@ -22,58 +23,70 @@ constexpr std::int64_t kCheckEvery = 500'000'000;
 constexpr std::uint64_t kAskEvery = 4096;
 /// Other samples' keys are dropped if there are this many times more, and so many more.
 constexpr std::size_t kDropFactor = 2, kDropLeast = 4096;
-
-/// A string that identifies a sample: two bytes for the size of the key, the key, the value.
-std::string name_of(const records::SampleKey& k) {
-  const auto size = static_cast<std::uint16_t>(k.key.size());
-  std::string out(reinterpret_cast<const char*>(&size), sizeof size);
-  out.append(reinterpret_cast<const char*>(k.key.data()), k.key.size());
-  out.append(reinterpret_cast<const char*>(k.value.data()), k.value.size());
-  return out;
-}
+/// Dropped leaf pages that are remembered: so many, and one for so many samples.
+constexpr std::size_t kMostDropped = 4096, kSamplesPerDropped = 4;
 
 /// Collects what a comparison finds.
 class Collector : public tree::DiffVisitor {
  public:
-  /// Ends the comparison when `most` inserted records were found.
-  Collector(const FollowOptions& options, bool dupsort, const std::atomic<bool>& cancelled,
-            std::uint64_t most)
-      : options_(options), dupsort_(dupsort), cancelled_(cancelled), most_(most) {}
+  /// `snapshot`: the number of the newer one.  Ends the comparison when `most` inserted records were found.
+  Collector(const FollowOptions& options, bool dupsort, std::uint64_t snapshot,
+            const std::atomic<bool>& cancelled, std::uint64_t most)
+      : options_(options), dupsort_(dupsort), snapshot_(snapshot), cancelled_(cancelled), most_(most) {}
   bool is_full() const noexcept { return is_full_; }
 
   bool record(const tree::ChangedRecord& r) override {
-    if (++seen_ % kAskEvery == 0 && wait_ended(cancelled_)) return false;
+    if (++seen_ % kAskEvery == 0) {
+      if (wait_ended(cancelled_)) return false;
+      has_room = memory_.set(changes.memory_bytes());
+      if (!has_room) return false;
+    }
     if (options_.finished_key && r.key.size() == options_.finished_key->size() &&
         std::memcmp(r.key.data(), options_.finished_key->data(), r.key.size()) == 0) {
       changes.finished = r.change != tree::Change::deleted;
       return true;
     }
-    if (r.change == tree::Change::inserted && count_ == most_) {
+    if (r.change == tree::Change::inserted && changes.inserted.size() == most_) {
       is_full_ = true;
       return false;
     }
     const bool labelled = options_.terms.kind == records::BufferKind::per_class;
-    if (r.change != tree::Change::inserted)
-      changes.removed.emplace(name_of({r.key, dupsort_ ? r.older : Bytes()}),
-                              labelled ? options_.label(r.key, r.older) : 0);
+    if (r.change != tree::Change::inserted) {
+      changes.removed.add({r.key, dupsort_ ? r.older : Bytes()}, {});
+      if (labelled) changes.removed_labels.push_back(options_.label(r.key, r.older));
+    }
     if (r.change == tree::Change::deleted) return true;
-    changes.inserted.add(count_++, {r.key, dupsort_ ? r.newer : Bytes()});
-    if (labelled) changes.labels.push_back(options_.label(r.key, r.newer));
+    changes.inserted.add(
+        {r.key, dupsort_ ? r.newer : Bytes()},
+        dupsort_ ? records::SamplePlace() : records::SamplePlace(r.page, r.index, snapshot_));
+    if (labelled) changes.inserted_labels.push_back(options_.label(r.key, r.newer));
     return true;
+  }
+  void dropped_leaf(std::uint64_t page) override {
+    if (!dupsort_) changes.dropped_leaves.push_back(page);
   }
 
   Changes changes;
+  bool has_room = true;  ///< in LMDBIO_MEMORY
 
  private:
   const FollowOptions& options_;
   const bool dupsort_;
+  const std::uint64_t snapshot_;
   const std::atomic<bool>& cancelled_;
   const std::uint64_t most_;
-  std::uint64_t count_ = 0, seen_ = 0;
+  CountedBytes memory_;
+  std::uint64_t seen_ = 0;
   bool is_full_ = false;
 };
 
 }  // namespace
+
+std::uint64_t Changes::memory_bytes() const noexcept {
+  return inserted.memory_bytes() + removed.memory_bytes() +
+         (inserted_labels.capacity() + removed_labels.capacity() + dropped_leaves.capacity()) *
+             sizeof(std::uint64_t);
+}
 
 std::int64_t steady_ns() noexcept {
   timespec t{};
@@ -138,19 +151,23 @@ Status Follow::renew(std::string& why) {
     try {
       st = compare(next.txn, why);
     } catch (...) {
+      next.end();
       why = name_ + ": out of memory while a new snapshot was compared";
-      st = Status::from_errno(ENOMEM);
+      return fail(Status::from_errno(ENOMEM), why);
     }
     if (st.ok()) {
       txnid_ = id;
       next.number = current_.number + 1;
+      next.fresh_end = current_.fresh_end;
+      next.batch_end = current_.batch_end;
       end(previous_);
-      previous_ = std::exchange(current_, std::move(next));
+      previous_ = std::exchange(current_, next);
       previous_batches_ = 0;
       if (st = send_renewal(why); !st.ok()) return fail(st, why);
       break;
     }
     next.end();
+    if (st.raw() == ENOMEM) return st;  // nothing has changed
     // Appended records are found without the snapshot that was overtaken.
     if (st.raw() != ESTALE || options_.plain.append_only == 0 || attempt == kTries) return fail(st, why);
   }
@@ -213,7 +230,10 @@ Status Follow::compare(MDB_txn* txn, std::string& why, std::uint64_t most) {
   options.cancelled = &cancelled_;
   const std::string_view only = options_.database ? std::string_view(*options_.database) : std::string_view();
   options.only = &only;
-  Collector found(options_, dupsort_, cancelled_, most);
+  if (snapshot_ == records::SamplePlace::kMostSnapshot ||
+      dropped_.size() > kMostDropped + keys_.size() / kSamplesPerDropped)
+    renumber_places();
+  Collector found(options_, dupsort_, snapshot_ + 1, cancelled_, most);
   tree::DiffCounters counters;
   tree::DiffProblem problem;
   Status st;
@@ -246,6 +266,10 @@ Status Follow::compare(MDB_txn* txn, std::string& why, std::uint64_t most) {
       return Status::from_errno(ESTALE);
     }
   }
+  if (!found.has_room) {
+    why = name_ + ": LMDBIO_MEMORY has no room for the keys of new records";
+    return Status::from_errno(ENOMEM);
+  }
   if (!st.ok()) {
     why = name_ + ": " +
           (problem.reason[0] != '\0' ? "page " + std::to_string(problem.page) + ": " + problem.reason
@@ -256,39 +280,38 @@ Status Follow::compare(MDB_txn* txn, std::string& why, std::uint64_t most) {
   stamp_ = std::move(stamp);
   inserted_ = found.changes.inserted.size();
   if (options_.plain.append_only != 0 && found.changes.inserted.size() != 0) {
-    const records::SampleKey last = found.changes.inserted.get(found.changes.inserted.size() - 1);
+    const records::SampleKey last = found.changes.inserted[found.changes.inserted.size() - 1].key;
     last_key_.assign(reinterpret_cast<const char*>(last.key.data()), last.key.size());
     last_value_.assign(reinterpret_cast<const char*>(last.value.data()), last.value.size());
   }
-  apply(found.changes, is_first && options_.plain.existing_are_old != 0);
+  ++snapshot_;
+  if (appended) oldest_place_ = snapshot_;  // the dropped leaf pages are not known
+  for (const std::uint64_t page : found.changes.dropped_leaves) dropped_[page] = snapshot_;
+  apply(std::move(found.changes), is_first && options_.plain.existing_are_old != 0);
   return {};
 }
 
 // Adds the changes to the order.  `as_old`: the inserted records become old samples.
-void Follow::apply(const Changes& changes, bool as_old) {
+void Follow::apply(Changes&& changes, bool as_old) {
   if (changes.finished) finished_ = *changes.finished;
-  if (!changes.removed.empty()) {
-    std::unordered_map<std::string, std::uint64_t> left = changes.removed;
-    std::vector<records::RemovedSample> gone;
-    keys_.for_each([&](std::uint64_t number, const records::SampleKey& key) {
-      const auto it = left.find(name_of(key));
-      if (it == left.end()) return;
-      gone.push_back({number, it->second});
-      left.erase(it);
-    });
-    order_.remove(gone);
-    for (const auto& [name, label] : left) order_.remove_forgotten(label);
-    drop_keys();
+  std::vector<records::RemovedSample> gone;
+  for (std::size_t i = 0; i < changes.removed.size(); ++i) {
+    const std::uint64_t label = changes.removed_labels.empty() ? 0 : changes.removed_labels[i];
+    if (const auto number = keys_.take(changes.removed[i].key))
+      gone.push_back({*number, label});
+    else
+      order_.remove_forgotten(label);
   }
+  if (!gone.empty()) order_.remove(gone);
   const std::uint64_t n = changes.inserted.size();
   if (as_old) {
-    order_.start(n, changes.labels);
-    keys_ = changes.inserted;
+    order_.start(n, changes.inserted_labels);
+    keys_.add(0, std::move(changes.inserted), 0, 0);
   } else if (n != 0 && options_.terms.fresh != 0) {
-    const std::uint64_t first = order_.arrive(n, changes.labels);
-    for (std::uint64_t i = 0; i < n; ++i) keys_.add(first + i, changes.inserted.get(order_.record_of(n, i)));
+    const std::uint64_t first = order_.arrive(n, changes.inserted_labels);
+    keys_.add(first, std::move(changes.inserted), order_.arrival_seed(), order_.entries());
   }
-  if (as_old || keys_.size() > kDropFactor * kept_ + kDropLeast) drop_keys();
+  if (keys_.size() > kDropFactor * order_.most_live() + kDropLeast) drop_keys();
 }
 
 // Forgets the keys of samples that will not be returned any more.
@@ -298,9 +321,28 @@ void Follow::drop_keys() {
     live.insert(live.end(), unread_->fresh.begin(), unread_->fresh.end());
     live.insert(live.end(), unread_->old.begin(), unread_->old.end());
     std::sort(live.begin(), live.end());
+    live.erase(std::unique(live.begin(), live.end()), live.end());
   }
   keys_.keep(live);
-  kept_ = keys_.size();
+}
+
+// --- places ---
+
+// Returns true if the current snapshot has the leaf page of a place, as it was.
+bool Follow::is_valid(records::SamplePlace place) const noexcept {
+  if (!place.known() || place.snapshot() < oldest_place_) return false;
+  if (dropped_.empty()) return true;
+  const auto it = dropped_.find(place.page());
+  return it == dropped_.end() || it->second <= place.snapshot();
+}
+
+// Moves the valid places to a snapshot 0, which is the current one, and forgets the others.
+void Follow::renumber_places() {
+  keys_.change_places([this](records::SamplePlace p) {
+    return is_valid(p) ? records::SamplePlace(p.page(), p.index(), 0) : records::SamplePlace();
+  });
+  dropped_.clear();
+  snapshot_ = oldest_place_ = 0;
 }
 
 }  // namespace lmdbio::compat

@@ -162,10 +162,10 @@ Status Follow::save(const std::string*& out, std::string& why) {
   put(s, last_key_);
   put(s, last_value_);
   put(s, keys_.size());
-  keys_.for_each([&](std::uint64_t number, const records::SampleKey& k) {
+  keys_.for_each([&](std::uint64_t number, const records::KeyList::Entry& e) {
     put(s, number);
-    put(s, {reinterpret_cast<const char*>(k.key.data()), k.key.size()});
-    put(s, {reinterpret_cast<const char*>(k.value.data()), k.value.size()});
+    put(s, {reinterpret_cast<const char*>(e.key.key.data()), e.key.key.size()});
+    put(s, {reinterpret_cast<const char*>(e.key.value.data()), e.key.value.size()});
   });
   put(s, XXH3_64bits(s.data(), s.size()));
   state_ = std::move(s);
@@ -198,7 +198,8 @@ Status Follow::parse(std::uint64_t& txnid, std::string& why) {
   for (std::uint64_t n = in.number(); n > 0 && in.good(); --n) {
     const std::uint64_t number = in.number();
     const std::string_view key = in.text(), value = in.text();
-    if (!in.good() || number < next || key.empty() || key.size() > UINT16_MAX) return wrong();
+    if (!in.good() || number < next || key.empty() || key.size() > UINT16_MAX || value.size() > UINT16_MAX)
+      return wrong();
     next = number + 1;
     keys_.add(number, {bytes_of(key), bytes_of(value)});
   }
@@ -210,7 +211,6 @@ Status Follow::parse(std::uint64_t& txnid, std::string& why) {
   }
   for (const std::uint64_t number : needed)
     if (!keys_.knows(number)) return wrong();
-  kept_ = keys_.size();
   started_ = true;
   return {};
 }

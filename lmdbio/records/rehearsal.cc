@@ -1,10 +1,6 @@
 #include "lmdbio/records/rehearsal.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
-#include <cstring>
 #include <new>
 #include <utility>
 
@@ -21,98 +17,6 @@ std::uint64_t below(std::uint64_t random, std::uint64_t n) noexcept {
 }
 
 constexpr auto by_number = [](const RemovedSample& a, const RemovedSample& b) { return a.number < b.number; };
-
-/// Removes elements of a list whose numbers ascend: those that `gone` has, in the same order.  Removes them
-/// from `gone`, too.  Returns their number.
-template <class List, class NumberOf>
-std::size_t take_out(List& list, std::vector<RemovedSample>& gone, NumberOf&& number) {
-  std::vector<typename List::iterator> found;
-  auto at = list.begin();
-  std::erase_if(gone, [&](const RemovedSample& s) {
-    at = std::lower_bound(at, list.end(), s.number, [&](const auto& x, auto n) { return number(x) < n; });
-    if (at == list.end() || number(*at) != s.number) return false;
-    found.push_back(at++);
-    return true;
-  });
-  const std::size_t n = found.size();
-  if (n == 0) return 0;
-  if (static_cast<std::size_t>(found.back() - found.front()) + 1 == n) {
-    list.erase(found.front(), found.back() + 1);  // moves the shorter side
-    return n;
-  }
-  found.push_back(list.end());
-  auto to = found.front();
-  for (std::size_t i = 0; i < n; ++i) to = std::move(found[i] + 1, found[i + 1], to);
-  list.erase(to, list.end());
-  return n;
-}
-
-/// First bytes of a saved state.
-constexpr std::uint64_t kMagic = 0x3173626f6d646d6c;
-
-class Writer {
- public:
-  void number(std::uint64_t v) { out_.append(reinterpret_cast<const char*>(&v), sizeof v); }
-  /// Writes numbers as runs of consecutive ones.
-  void numbers(const auto& list) {
-    std::vector<std::uint64_t> runs;
-    for (const std::uint64_t v : list) {
-      if (!runs.empty() && runs[runs.size() - 2] + runs.back() == v)
-        ++runs.back();
-      else
-        runs.insert(runs.end(), {v, 1});
-    }
-    number(runs.size() / 2);
-    for (const std::uint64_t v : runs) number(v);
-  }
-  /// Ends with a checksum of everything before it.
-  std::string take() {
-    number(XXH3_64bits(out_.data(), out_.size()));
-    return std::move(out_);
-  }
-
- private:
-  std::string out_;
-};
-
-class Parser {
- public:
-  Parser(Bytes in, std::uint64_t most) noexcept : in_(in), left_(most) {
-    good_ = in.size() >= 8 && in.size() % 8 == 0;
-    if (!good_) return;
-    in_ = in.first(in.size() - 8);
-    good_ = load<std::uint64_t>(in, in_.size()) == XXH3_64bits(in_.data(), in_.size());
-  }
-  std::uint64_t number() noexcept {
-    if (!good_ || in_.size() < 8) {
-      good_ = false;
-      return 0;
-    }
-    const auto v = load<std::uint64_t>(in_.data());
-    in_ = in_.subspan(8);
-    return v;
-  }
-  /// Reads at most `most` numbers, each less than `end`.  The numbers of all lists are at most those that
-  /// the constructor was given.
-  std::vector<std::uint64_t> numbers(std::uint64_t most, std::uint64_t end) {
-    most = std::min(most, left_);
-    std::vector<std::uint64_t> out;
-    for (std::uint64_t runs = number(); runs > 0 && good_; --runs) {
-      const std::uint64_t first = number(), n = number();
-      if (n > most - out.size() || first > end || n > end - first) good_ = false;
-      for (std::uint64_t i = 0; i < n && good_; ++i) out.push_back(first + i);
-    }
-    left_ -= out.size();
-    return out;
-  }
-  bool good() const noexcept { return good_; }
-  bool ended() const noexcept { return good_ && in_.empty(); }
-
- private:
-  Bytes in_;
-  std::uint64_t left_;
-  bool good_ = true;
-};
 
 }  // namespace
 
@@ -136,8 +40,11 @@ void Rehearsal::start(std::uint64_t count, std::span<const std::uint64_t> labels
 std::uint64_t Rehearsal::arrive(std::uint64_t count, std::span<const std::uint64_t> labels) {
   ++entries_;
   const std::uint64_t first = next_number_;
-  for (std::uint64_t i = 0; i < count; ++i)
-    pending_.push_back({next_number_++, labels.empty() ? 0 : labels[record_of(count, i)]});
+  if (terms_.kind == BufferKind::per_class)
+    for (std::uint64_t i = 0; i < count; ++i)
+      labels_.push_back({first + i, labels.empty() ? 0 : labels[record_of(count, i)]});
+  pending_.add(first, count);
+  next_number_ += count;
   return first;
 }
 
@@ -150,18 +57,19 @@ void Rehearsal::remove(std::span<const RemovedSample> samples) {
   std::sort(gone.begin(), gone.end(), by_number);
   gone.erase(std::unique(gone.begin(), gone.end(), [](auto& a, auto& b) { return a.number == b.number; }),
              gone.end());
-  const std::vector<RemovedSample> all = gone;
-  (void)take_out(pending_, gone, [](const Pending& p) { return p.number; });
-  if (swaps()) {
-    remove_from_reservoirs(gone);
-  } else if (!buffers_.empty()) {
-    const std::size_t n = take_out(buffers_[0].slots, gone, [](std::uint64_t number) { return number; });
-    buffers_[0].gaps += n;
-    buffers_[0].seen -= n;
+  for (const RemovedSample& s : gone) {
+    if (pending_.erase(s.number)) continue;
+    if (swaps()) {
+      if (remove_from_reservoirs(s.number)) continue;
+    } else if (!buffers_.empty() && buffers_[0].numbers.erase(s.number)) {
+      ++buffers_[0].gaps;
+      --buffers_[0].seen;
+      continue;
+    }
+    remove_forgotten(s.label);
   }
-  for (const RemovedSample& s : gone) remove_forgotten(s.label);
   const auto is_gone = [&](std::uint64_t number) {
-    return std::binary_search(all.begin(), all.end(), RemovedSample{number}, by_number);
+    return std::binary_search(gone.begin(), gone.end(), RemovedSample{number}, by_number);
   };
   const std::uint64_t left = total();
   for (std::size_t b = 0; b < drawn_.size(); ++b) {
@@ -173,31 +81,30 @@ void Rehearsal::remove(std::span<const RemovedSample> samples) {
   }
 }
 
-// Removes samples from their slots, and from `gone`.  Each slot is filled with the sample of the last one.
-void Rehearsal::remove_from_reservoirs(std::vector<RemovedSample>& gone) {
+// Removes a sample from its slot, which is filled with the sample of the last one.  Returns false if it has
+// none.
+bool Rehearsal::remove_from_reservoirs(std::uint64_t number) {
   if (places_.empty()) {
     for (std::size_t b = 0; b < buffers_.size(); ++b)
       for (std::size_t i = 0; i < buffers_[b].slots.size(); ++i) places_[buffers_[b].slots[i]] = {b, i};
   }
-  std::erase_if(gone, [&](const RemovedSample& s) {
-    const auto found = places_.find(s.number);
-    if (found == places_.end()) return false;
-    const Place at = found->second;
-    Reservoir& r = buffers_[at.buffer];
-    const std::uint64_t last = r.slots.back();
-    r.slots[at.slot] = last;
-    places_[last] = at;
-    r.slots.pop_back();
-    places_.erase(s.number);
-    --r.seen;
-    ++r.gaps;
-    return true;
-  });
+  const auto found = places_.find(number);
+  if (found == places_.end()) return false;
+  const Place at = found->second;
+  Reservoir& r = buffers_[at.buffer];
+  const std::uint64_t last = r.slots.back();
+  r.slots[at.slot] = last;
+  places_[last] = at;
+  r.slots.pop_back();
+  places_.erase(number);
+  --r.seen;
+  ++r.gaps;
+  return true;
 }
 
 void Rehearsal::remove_forgotten(std::uint64_t label) {
   Reservoir& r = of(label);
-  if (r.seen == r.slots.size()) return;
+  if (r.seen == r.size()) return;
   --r.seen;
   ++r.gaps_outside;
 }
@@ -218,8 +125,8 @@ void Rehearsal::add(std::uint64_t number, std::uint64_t label) {
   Reservoir& r = of(label);
   ++r.seen;
   if (terms_.kind == BufferKind::all || terms_.kind == BufferKind::ring) {
-    r.slots.push_back(number);
-    if (terms_.kind == BufferKind::ring && r.slots.size() > terms_.capacity) r.slots.pop_front();
+    r.numbers.add(number);
+    if (terms_.kind == BufferKind::ring && r.numbers.size() > terms_.capacity) (void)r.numbers.pop_front();
     return;
   }
   // Algorithm R, with random pairing for removed samples (Gemulla, Lehner, Haas, "Maintaining bounded-size
@@ -247,14 +154,14 @@ void Rehearsal::add(std::uint64_t number, std::uint64_t label) {
 
 std::uint64_t Rehearsal::total() const noexcept {
   std::uint64_t n = 0;
-  for (const Reservoir& r : buffers_) n += r.slots.size();
+  for (const Reservoir& r : buffers_) n += r.size();
   return n;
 }
 
 std::uint64_t Rehearsal::nth(std::uint64_t i) const noexcept {
   for (const Reservoir& r : buffers_) {
-    if (i < r.slots.size()) return r.slots[i];
-    i -= r.slots.size();
+    if (i < r.size()) return r.at(i);
+    i -= r.size();
   }
   return 0;
 }
@@ -273,13 +180,13 @@ std::uint64_t Rehearsal::Pass::next(std::uint64_t key, std::uint64_t n) noexcept
 void Rehearsal::draw() {
   std::vector<Reservoir*> filled;
   for (Reservoir& r : buffers_)
-    if (!r.slots.empty()) filled.push_back(&r);
+    if (r.size() != 0) filled.push_back(&r);
   std::vector<std::uint64_t>& draws = drawn_.emplace_back();
   const std::uint64_t count = std::min(terms_.old, total());
   for (std::uint64_t k = 0; k < count; ++k) {
     Reservoir& r = *filled[turns_.next(terms_.seed, filled.size())];
     const std::uint64_t key = terms_.kind == BufferKind::per_class ? terms_.seed ^ mix(r.label) : terms_.seed;
-    draws.push_back(r.slots[r.pass.next(key, r.slots.size())]);
+    draws.push_back(r.at(r.pass.next(key, r.size())));
   }
 }
 
@@ -287,11 +194,10 @@ void Rehearsal::draw() {
 
 Rehearsal::Batch Rehearsal::next() {
   Batch out;
-  for (std::uint64_t k = 0; k < terms_.fresh && !pending_.empty(); ++k) {
-    const Pending p = pending_.front();
-    pending_.pop_front();
-    out.fresh.push_back(p.number);
-    add(p.number, p.label);
+  for (std::uint64_t k = 0; k < terms_.fresh && pending_.size() != 0; ++k) {
+    const std::uint64_t number = pending_.pop_front();
+    out.fresh.push_back(number);
+    add(number, terms_.kind == BufferKind::per_class ? label_of_next(number) : 0);
   }
   out.old = std::move(drawn_.front());
   drawn_.pop_front();
@@ -300,81 +206,43 @@ Rehearsal::Batch Rehearsal::next() {
   return out;
 }
 
+// Drops the labels up to that of a pending sample.
+std::uint64_t Rehearsal::label_of_next(std::uint64_t number) noexcept {
+  while (labels_.front().number != number) labels_.pop_front();
+  const std::uint64_t label = labels_.front().label;
+  labels_.pop_front();
+  return label;
+}
+
+std::uint64_t Rehearsal::most_live() const noexcept {
+  return pending_.size() + total() + (terms_.lag + 1) * drawn_.back().capacity();
+}
+
+std::uint64_t Rehearsal::memory_bytes() const noexcept {
+  // A node of a hash table has a pointer, and malloc() adds one; there is about one bucket for each node.
+  constexpr std::uint64_t kNode = 3 * sizeof(void*);
+  std::uint64_t bytes =
+      pending_.memory_bytes() + labels_.size() * sizeof(Label) + buffers_.capacity() * sizeof(Reservoir) +
+      by_label_.size() * (sizeof(*by_label_.begin()) + kNode) +
+      places_.size() * (sizeof(*places_.begin()) + kNode) +
+      drawn_.size() * (sizeof(drawn_[0]) + drawn_.back().capacity() * sizeof(std::uint64_t));
+  for (const Reservoir& r : buffers_)
+    bytes += r.slots.capacity() * sizeof(std::uint64_t) + r.numbers.memory_bytes();
+  return bytes;
+}
+
 std::vector<std::uint64_t> Rehearsal::live() const {
   std::vector<std::uint64_t> out;
-  for (const Pending& p : pending_) out.push_back(p.number);
-  for (const Reservoir& r : buffers_) out.insert(out.end(), r.slots.begin(), r.slots.end());
+  const auto add_to = [&](std::uint64_t number) { out.push_back(number); };
+  for (const Reservoir& r : buffers_) {
+    r.numbers.for_each(add_to);
+    out.insert(out.end(), r.slots.begin(), r.slots.end());
+  }
+  pending_.for_each(add_to);
   for (const std::vector<std::uint64_t>& draws : drawn_) out.insert(out.end(), draws.begin(), draws.end());
   std::sort(out.begin(), out.end());
   out.erase(std::unique(out.begin(), out.end()), out.end());
   return out;
-}
-
-// --- the state ---
-
-std::string Rehearsal::save() const {
-  Writer w;
-  for (const std::uint64_t v :
-       {kMagic, terms_.seed, terms_.fresh, terms_.old, terms_.lag,
-        std::uint64_t{static_cast<unsigned char>(terms_.kind)}, terms_.capacity, batch_, next_number_,
-        entries_, turns_.begun, turns_.position, turns_.size, std::uint64_t{buffers_.size()}})
-    w.number(v);
-  for (const Reservoir& r : buffers_) {
-    for (const std::uint64_t v :
-         {r.label, r.seen, r.gaps, r.gaps_outside, r.pass.begun, r.pass.position, r.pass.size})
-      w.number(v);
-    w.numbers(r.slots);
-  }
-  std::vector<std::uint64_t> numbers;
-  for (const Pending& p : pending_) numbers.push_back(p.number);
-  w.numbers(numbers);
-  const bool labels = terms_.kind == BufferKind::per_class;
-  for (const Pending& p : pending_)
-    if (labels) w.number(p.label);
-  for (const std::vector<std::uint64_t>& draws : drawn_) w.numbers(draws);
-  return w.take();
-}
-
-bool Rehearsal::load(Bytes state, std::uint64_t most_samples) {
-  Parser in(state, most_samples);
-  for (const std::uint64_t v : {kMagic, terms_.seed, terms_.fresh, terms_.old, terms_.lag,
-                                std::uint64_t{static_cast<unsigned char>(terms_.kind)}, terms_.capacity})
-    if (in.number() != v) return false;
-  batch_ = in.number();
-  next_number_ = in.number();
-  entries_ = in.number();
-  const auto read = [&in](Pass& p) {
-    p.begun = in.number();
-    p.position = in.number();
-    p.size = in.number();
-  };
-  read(turns_);
-  const bool is_per_class = terms_.kind == BufferKind::per_class;
-  const std::uint64_t most = terms_.kind == BufferKind::all ? next_number_ : terms_.capacity;
-  buffers_.clear();
-  by_label_.clear();
-  places_.clear();
-  const std::uint64_t buffers = in.number();
-  if (!in.good() || (!is_per_class && buffers > 1)) return false;
-  for (std::uint64_t i = 0; i < buffers && in.good(); ++i) {
-    const std::uint64_t label = in.number();
-    if (by_label_.contains(label)) return false;
-    Reservoir& r = of(label);
-    r.seen = in.number();
-    r.gaps = in.number();
-    r.gaps_outside = in.number();
-    read(r.pass);
-    for (const std::uint64_t number : in.numbers(most, next_number_)) r.slots.push_back(number);
-    if (r.label != label || r.seen < r.slots.size()) return false;
-  }
-  pending_.clear();
-  for (const std::uint64_t number : in.numbers(next_number_, next_number_)) pending_.push_back({number, 0});
-  for (Pending& p : pending_)
-    if (is_per_class) p.label = in.number();
-  drawn_.clear();
-  for (std::uint64_t b = 0; b <= terms_.lag && in.good(); ++b)
-    drawn_.push_back(in.numbers(terms_.old, next_number_));
-  return in.ended();
 }
 
 }  // namespace lmdbio::records

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lmdbio/base/bytes.h"
+#include "lmdbio/records/number_set.h"
 
 namespace lmdbio::records {
 
@@ -64,10 +65,12 @@ class Rehearsal {
   /// Returns the record, counted in key order, that sample `first` + `i` is, of the entry that arrive() added
   /// last, with `count` records.
   std::uint64_t record_of(std::uint64_t count, std::uint64_t i) const noexcept;
+  /// record_of(count, i) is shuffle(arrival_seed(), entries(), count, i); see order.h.
+  std::uint64_t arrival_seed() const noexcept { return arrival_key_; }
+  std::uint64_t entries() const noexcept { return entries_; }
   /// Removes samples that have arrived.  They are not delivered any more, neither as new nor as old ones.
   /// Samples that were delivered and cannot be drawn any more have to be given as well, or counted by
-  /// remove_forgotten().  With the kinds `ring` and `all`, samples that are not neighbours cost a move of the
-  /// samples behind the first one.
+  /// remove_forgotten().
   void remove(std::span<const RemovedSample> samples);
   /// Removes a sample with this label that was delivered, is not in the buffer, and is not in upcoming().
   void remove_forgotten(std::uint64_t label);
@@ -84,8 +87,14 @@ class Rehearsal {
   const std::deque<std::vector<std::uint64_t>>& upcoming() const noexcept { return drawn_; }
   /// Returns the numbers of the samples that may be delivered from now on.
   std::vector<std::uint64_t> live() const;
+  /// Returns an upper limit on the number of live(), which takes no long time.
+  std::uint64_t most_live() const noexcept;
   /// Returns the `n`-th sample that will be delivered as new, from 0; `n` is less than pending().
-  std::uint64_t pending_at(std::uint64_t n) const noexcept { return pending_[n].number; }
+  std::uint64_t pending_at(std::uint64_t n) const noexcept { return pending_.nth(n); }
+  /// Returns the first of these samples whose number is at least `number`; UINT64_MAX if there is none.
+  std::uint64_t pending_from(std::uint64_t number) const noexcept { return pending_.next(number); }
+  /// Returns about how much memory the object takes, in bytes.
+  std::uint64_t memory_bytes() const noexcept;
 
   // The state, for jobs that stop and continue.
 
@@ -104,14 +113,19 @@ class Rehearsal {
     std::uint64_t next(std::uint64_t key, std::uint64_t n) noexcept;
   };
   struct Reservoir {
-    std::deque<std::uint64_t> slots;
-    std::uint64_t seen = 0;  ///< samples that were added, without removed ones
+    std::vector<std::uint64_t> slots;  ///< if swaps()
+    NumberSet numbers;                 ///< otherwise: the slots, in ascending order
+    std::uint64_t seen = 0;            ///< samples that were added, without removed ones
     /// Samples that were removed from the buffer and outside it, and whose place no new sample has taken.
     std::uint64_t gaps = 0, gaps_outside = 0;
     std::uint64_t label = 0;
     Pass pass;
+    std::uint64_t size() const noexcept { return slots.size() + numbers.size(); }
+    std::uint64_t at(std::uint64_t i) const noexcept {
+      return slots.empty() ? numbers.nth(i) : slots[static_cast<std::size_t>(i)];
+    }
   };
-  struct Pending {
+  struct Label {
     std::uint64_t number, label;
   };
 
@@ -124,7 +138,8 @@ class Rehearsal {
   bool swaps() const noexcept {
     return terms_.kind == BufferKind::reservoir || terms_.kind == BufferKind::per_class;
   }
-  void remove_from_reservoirs(std::vector<RemovedSample>& gone);
+  bool remove_from_reservoirs(std::uint64_t number);
+  std::uint64_t label_of_next(std::uint64_t number) noexcept;
   void add(std::uint64_t number, std::uint64_t label);
   void draw();
   std::uint64_t total() const noexcept;
@@ -137,7 +152,9 @@ class Rehearsal {
   /// The places of all samples in reservoirs; empty until the first ones are removed.
   std::unordered_map<std::uint64_t, Place> places_;
   Pass turns_;  ///< through the buffers that have samples
-  std::deque<Pending> pending_;
+  NumberSet pending_;
+  std::deque<Label>
+      labels_;  ///< with the kind `per_class`: of pending_, and of samples that were removed from it
   std::deque<std::vector<std::uint64_t>> drawn_;  ///< for the batches from batch_ on
   std::uint64_t batch_ = 0, next_number_ = 0, entries_ = 0;
 };

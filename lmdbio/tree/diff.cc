@@ -76,7 +76,7 @@ class Diff {
   Status emit_dups(const Pair& pair);
   Status dups_of(const DiffItem& node, DiffItems& items);
   Status value(bool newer, const DiffItem& item, Bytes& out);
-  Status give(Change change, Bytes key, Bytes older, Bytes newer);
+  Status give(const ChangedRecord& record);
 
   const bool held_;
   DiffVisitor& visitor_;
@@ -131,6 +131,8 @@ Status Diff::trees(const DbRecord& older, const DbRecord& newer) {
   if (const Status st = find_leaves({&older_, older}, {&newer_, newer}, held_, leaves[0], leaves[1]);
       !st.ok())
     return st;
+  if (held_)
+    for (const std::uint64_t page : leaves[0]) visitor_.dropped_leaf(page);
   DiffItems a(older_, key_order_), b(newer_, key_order_);
   a.take_leaves(std::move(leaves[0]), older.pad);
   b.take_leaves(std::move(leaves[1]), newer.pad);
@@ -223,10 +225,10 @@ Status Diff::emit(const Pair& p) {
       if (values[0].empty() || std::memcmp(values[0].data(), values[1].data(), values[0].size()) == 0)
         return {};
     }
-    return give(Change::replaced, one.key_span(), values[0], values[1]);
+    return give({Change::replaced, name_, one.key_span(), values[0], values[1], one.page, one.index});
   }
-  if (plain[0]) return give(Change::deleted, one.key_span(), values[0], {});
-  return give(Change::inserted, one.key_span(), {}, values[1]);
+  if (plain[0]) return give({Change::deleted, name_, one.key_span(), values[0], {}});
+  return give({Change::inserted, name_, one.key_span(), {}, values[1], one.page, one.index});
 }
 
 void Diff::take_named(const Pair& p) {
@@ -277,8 +279,8 @@ Status Diff::emit_dups(const Pair& p) {
   }
   return merge(a, b, dup_order_, [&](const DiffItem* x, const DiffItem* y) {
     if (x != nullptr && y != nullptr) return Status();
-    if (x != nullptr) return give(Change::deleted, one.key_span(), x->key_span(), {});
-    return give(Change::inserted, one.key_span(), {}, y->key_span());
+    if (x != nullptr) return give({Change::deleted, name_, one.key_span(), x->key_span(), {}});
+    return give({Change::inserted, name_, one.key_span(), {}, y->key_span()});
   });
 }
 
@@ -322,8 +324,8 @@ Status Diff::value(bool newer, const DiffItem& item, Bytes& out) {
   return {};
 }
 
-Status Diff::give(Change change, Bytes key, Bytes older, Bytes newer) {
-  return visitor_.record({change, name_, key, older, newer}) ? Status() : Status::from_errno(ECANCELED);
+Status Diff::give(const ChangedRecord& record) {
+  return visitor_.record(record) ? Status() : Status::from_errno(ECANCELED);
 }
 
 // --- records behind a key ---
@@ -348,7 +350,7 @@ Status Diff::appended(std::string_view name, const DbRecord& record, Bytes key, 
       if (st = dups_of(item, dups); !st.ok()) return st;
       st = merge(none, dups, dup_order_, [&](const DiffItem*, const DiffItem* one) {
         if (compare_keys(dup_order_, one->key_span(), value) <= 0) return Status();
-        return give(Change::inserted, item.key_span(), {}, one->key_span());
+        return give({Change::inserted, name_, item.key_span(), {}, one->key_span()});
       });
     }
     if (!st.ok()) return st;

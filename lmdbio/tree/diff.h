@@ -42,6 +42,10 @@ struct ChangedRecord {
   Bytes key;
   /// The value in the older and in the newer snapshot; empty if the record does not exist there.
   Bytes older, newer;
+  /// The entry of the leaf page that has the record in the newer snapshot.  Page 0: the record does not exist
+  /// there, or is one value of a key in a database with duplicates.
+  std::uint64_t page = 0;
+  unsigned index = 0;
 };
 
 /// Receives the differences: first those of the main database, then those of the named ones.  Records of one
@@ -56,6 +60,9 @@ class DiffVisitor {
   /// Called for a named database that was made or deleted, before its records.  A database that was made
   /// again with other flags is `replaced`: all of its records are first deleted and then inserted.
   virtual void database(std::string_view /*name*/, Change /*change*/) {}
+  /// Called for each leaf page of a compared database of the older snapshot that the newer one does not have,
+  /// if the older one is held.  Called before the records of the database.
+  virtual void dropped_leaf(std::uint64_t /*page*/) {}
   /// Called now and then, with the number of leaf pages of the current tree that were compared and have to be
   /// compared.
   virtual void progress(std::uint64_t /*done*/, std::uint64_t /*total*/) {}

@@ -248,7 +248,7 @@ void DiffItems::reach(std::size_t leaf) {
 
 Status DiffItems::give(DiffItem& out) {
   out.page = page_number_;
-  const unsigned i = index_++;
+  const unsigned i = out.index = index_++;
   if (page_.is_leaf2()) {
     out.key = item_bytes_ != 0 ? page_.item(i, item_bytes_) : nullptr;
     out.key_bytes = item_bytes_;

@@ -85,6 +85,7 @@ struct DiffItem {
   const std::byte* data = nullptr;
   std::size_t data_bytes = 0;  ///< of the value; the page has a page number in its place if it is BIGDATA
   std::uint64_t page = 0;
+  unsigned index = 0;  ///< of the entry in the page
 
   Bytes key_span() const noexcept { return {key, key_bytes}; }
 };

@@ -10,6 +10,7 @@
 #include "lmdbio/base/uncancelled.h"
 #include "lmdbio/tree/cursor.h"
 #include "lmdbio/tree/descend.h"
+#include "lmdbio/tree/prefetch_file.h"
 #include "lmdbio/tree/txn_prefetch.h"
 #include "lmdbio/window/prefetcher.h"
 
@@ -276,6 +277,56 @@ Status Txn::find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const form
   if ((node.flags() & format::kDupData) != 0) [[unlikely]]
     return find_rare(dbi, key, data, &node);
   return value(node, data);
+}
+
+// Finds the node of an entry of a leaf page that may not exist.
+static bool node_at(const window::WindowView& view, std::uint64_t page, unsigned index,
+                    format::Node& node) noexcept {
+  format::PageView leaf;
+  const std::byte* const bytes = page < format::kMetaPages ? nullptr : view.at(format::Pgno{page});
+  return bytes != nullptr && format::PageView::open(bytes, view.page_size(), format::Pgno{page}, leaf) &&
+         leaf.is_leaf() && !leaf.is_leaf2() && index < leaf.count() && leaf.node(index, node);
+}
+
+bool Txn::get_at(MDB_dbi dbi, std::uint64_t page, unsigned index, const MDB_val& key,
+                 MDB_val& data) noexcept {
+  format::Node node;
+  if (blocked() || !node_at(view_, page, index, node) || node.key_size() != key.mv_size ||
+      std::memcmp(node.key(), key.mv_data, key.mv_size) != 0)
+    return false;
+  if (node.flags() == format::kBigData) {
+    const format::DbRecord& db = dbs_[dbi];
+    Status st;
+    const std::byte* run;
+    if (prefetch_ != nullptr && !stale(dbi) &&
+        prefetch_->answer({dbi, format::raw(db.root), db.flags, env_->dbx(dbi).key_order}, key, view_, data,
+                          st)) {
+      if (!st.ok()) return false;
+    } else {
+      if (!view_.find(node.overflow(), node.data_size(), run)) return false;
+      data = {node.data_size(), const_cast<std::byte*>(run)};
+    }
+  } else {
+    if (node.flags() != 0) return false;
+    data = {node.data_size(), const_cast<std::byte*>(node.data())};
+  }
+  ++counters_->get;
+  counters_->bytes += data.mv_size;
+  return true;
+}
+
+bool Txn::is_resident(std::uint64_t page, unsigned index) noexcept {
+  const std::shared_ptr<PrefetchFile> file = env_->prefetch_file(snapshot_.last_pg + 1);
+  if (file == nullptr) return true;  // nothing can be read ahead
+  const unsigned shift = view_.shift();
+  const auto is_there = [&](std::uint64_t first, std::uint64_t pages) {
+    return file->residency().share(first << shift, pages << shift, view_.base()).value_or(0) >= 1;
+  };
+  if (page >= view_.pages() || !is_there(page, 1)) return false;
+  format::Node node;
+  if (!node_at(view_, page, index, node)) return false;
+  return (node.flags() & format::kBigData) == 0 ||
+         is_there(format::raw(node.overflow()), format::overflow_pages(node.data_size(), shift));
 }
 
 void Txn::prefetch(MDB_dbi dbi, std::span<const MDB_val> keys) noexcept {

@@ -162,13 +162,57 @@ def test_the_previous_snapshot_ends_after_lag_batches(writer, tmp_path):
 
 
 def test_each_pass_is_read_ahead(writer, tmp_path, script):
-    """Values are announced again after they were read, since they may have left memory."""
+    """Values are announced again after they were read, since they may have left memory.  Values in memory are not announced."""
     path = str(tmp_path / "db")
-    put_some(writer, path, 100, size=2000)
-    script("""
-import sys, lmdbio
+    put_some(writer, path, 100, size=20_000)  # 120,000 bytes each
+    program = """
+import ctypes, os, sys, lmdbio
+libc = ctypes.CDLL(None, use_errno=True)
+def forget(data):
+    for line in open("/proc/self/maps"):
+        first, end = (int(x, 16) for x in line.split()[0].split("-"))
+        if line.rstrip().endswith(data):  # pages that are mapped stay in the page cache
+            assert libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), 4) == 0
+    fd = os.open(data, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
 with lmdbio.Follow(sys.argv[1], fresh=0, old=10, lag=2, existing="old", buffer="all") as follow:
-    for _ in range(50): next(follow)
-""", path, LMDBIO_STATS=tmp_path / "stats")
-    announced = json.loads((tmp_path / "stats").read_text())["environments"][0]["prefetch"]["keys"]
-    assert 450 <= announced <= 520  # five passes, and the batches ahead
+    for i in range(50):
+        if i % 10 == 0 and sys.argv[2] == "cold": forget(sys.argv[1] + "/data.mdb")
+        next(follow)
+"""
+    announced = {}
+    for how in ("warm", "cold"):
+        script(program, path, how, LMDBIO_STATS=tmp_path / how)
+        with open(path + "/data.mdb", "rb") as data:
+            data.read()
+        announced[how] = json.loads((tmp_path / how).read_text())["environments"][0].get("prefetch", {"keys": 0})["keys"]
+    assert announced["warm"] <= 30
+    assert 200 <= announced["cold"] <= 520  # five passes, and the batches ahead; the kernel reads ahead, too
+
+
+MEMORY = """
+import resource, sys, lmdbio
+limit = int(sys.argv[2])
+data = int(next(line for line in open("/proc/self/status") if line.startswith("VmData")).split()[1]) * 1024
+resource.setrlimit(resource.RLIMIT_DATA, (data + limit + (4 << 20), data + limit + (4 << 20)))
+try:
+    with lmdbio.Follow(sys.argv[1], fresh=256, old=32, buffer=sys.argv[3], on_empty="stop", seed=1) as follow:
+        print(sum(new for _, new in follow))
+except MemoryError as why:
+    print(why)
+"""
+
+
+@pytest.mark.parametrize("buffer", ["all", "reservoir"])
+def test_memory_of_many_keys(writer, tmp_path, script, buffer):
+    """What is counted in LMDBIO_MEMORY is what is used: the process has no more than the limit and 4 MiB."""
+    path, n = str(tmp_path / "db"), 1_000_000
+    writer.run(f"commit({path!r}, None, False, ((b'%010d' % i, b'') for i in range({n})), [])")
+    for mib in (24, 64):
+        answer = script(MEMORY, path, mib << 20, buffer, LMDBIO_MEMORY=f"{mib}M")
+        if mib == 64:
+            assert int(answer) == n
+        else:
+            assert "has no room for the keys" in answer
