@@ -15,8 +15,8 @@ namespace {
 
 /// Milliseconds between two looks for a commit, at first and at last.
 constexpr int kFirstWait = 1, kLongestWait = 20;
-/// One of so many announced samples is probed.
-constexpr std::uint64_t kProbeEvery = 8;
+/// One of so many samples is probed before they are announced: after one that was not in memory, and at last.
+constexpr std::uint64_t kProbeMost = 4, kProbeLeast = 32;
 MDB_val val(Bytes b) noexcept { return {b.size(), const_cast<std::byte*>(b.data())}; }
 
 /// The bytes of a batch.
@@ -198,11 +198,35 @@ void Follow::announce() {
 bool Follow::are_resident(const std::vector<std::uint64_t>& numbers) {
   tree::Txn& txn = as<ReadTxn>(current_.txn)->txn;
   for (const std::uint64_t number : numbers) {
-    if (++probed_ % kProbeEvery != 0) continue;
+    if (++probed_ % probe_every_ != 0) continue;
     const records::SamplePlace place = keys_.get(number).place;
-    if (!is_valid(place) || !txn.is_resident(place.page(), place.index())) return false;
+    if (is_valid(place) && txn.is_resident(place.page(), place.index())) continue;
+    probe_every_ = kProbeMost;
+    return false;
   }
+  probe_every_ = std::min(2 * probe_every_, kProbeLeast);
   return true;
+}
+
+// Loads cache lines of many records at a time, since each of them is in another page.
+void Follow::load_lines(const window::WindowView& view, const std::vector<Row>& rows) {
+  constexpr std::size_t kLine = 64, kMostLines = 4;
+  const auto page_of = [&](const Row& row) {
+    return row.entry.place.known() ? view.at(format::Pgno{row.entry.place.page()}) : nullptr;
+  };
+  const auto slot_of = [](const std::byte* page, const Row& row) {
+    return page + format::kPageHeader + 2 * row.entry.place.index();
+  };
+  for (const Row& row : rows)
+    if (const std::byte* const page = page_of(row); page != nullptr) {
+      __builtin_prefetch(page);
+      __builtin_prefetch(slot_of(page, row));
+    }
+  for (const Row& row : rows)
+    if (const std::byte* const page = page_of(row); page != nullptr)
+      for (std::size_t line = 0, at = lmdbio::load<std::uint16_t>(slot_of(page, row)); line < kMostLines;
+           ++line)
+        __builtin_prefetch(page + at + line * kLine);
 }
 
 // Finds the keys and values of this process's samples of a batch.  `fresh` receives how many of them are new.
@@ -212,10 +236,14 @@ Status Follow::find(const records::Rehearsal::Batch& samples, std::vector<Row>& 
   out.reserve(samples.fresh.size() + samples.old.size());
   std::uint64_t element = 0;
   for (const auto* const numbers : {&samples.fresh, &samples.old}) {
-    for (const std::uint64_t number : *numbers)
-      if (is_mine(element++)) out.push_back({number, keys_.get(number), {}});
+    for (const std::uint64_t number : *numbers) {
+      if (!is_mine(element++)) continue;
+      out.push_back({number, keys_.get(number), {}});
+      if (!is_valid(out.back().entry.place)) out.back().entry.place = {};
+    }
     if (numbers == &samples.fresh) fresh = out.size();
   }
+  load_lines(as<ReadTxn>(current_.txn)->txn.view(), out);
   for (std::size_t i = 0; i < out.size(); ++i) {
     Row& row = out[i];
     MDB_val key = val(row.entry.key.key);
@@ -227,7 +255,7 @@ Status Follow::find(const records::Rehearsal::Batch& samples, std::vector<Row>& 
                                                                     : order_.batch() <= previous_.batch_end);
     MDB_txn* const txn = is_previous ? previous_.txn : current_.txn;
     const records::SamplePlace place = row.entry.place;
-    if (is_valid(place) &&
+    if (place.known() &&
         as<ReadTxn>(txn)->txn.get_at(opened_->dbi, place.page(), place.index(), key, row.value))
       continue;
     if (const int rc = mdb_get(txn, opened_->dbi, &key, &row.value); rc != 0) {

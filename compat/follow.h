@@ -142,6 +142,7 @@ class Follow {
   bool has_ended() const noexcept;
   Status await(std::string& why);
   void announce();
+  static void load_lines(const window::WindowView& view, const std::vector<Row>& rows);
   bool are_resident(const std::vector<std::uint64_t>& numbers);
   Status read(const records::Rehearsal::Batch& samples, std::unique_ptr<records::Batch>& out,
               std::size_t& fresh, std::string& why);
@@ -198,6 +199,7 @@ class Follow {
   std::uint64_t snapshot_ = 0;                                ///< number of the current one
   std::uint64_t oldest_place_ = 0;                            ///< places of earlier snapshots are not valid
   std::unordered_map<std::uint64_t, std::uint64_t> dropped_;  ///< leaf page -> first snapshot without it
+  std::uint64_t probe_every_ = 1;                             ///< one of so many samples is probed
   std::uint64_t probed_ = 0;  ///< samples, to see whether they have to be announced
   CountedBytes memory_;
   std::string state_;

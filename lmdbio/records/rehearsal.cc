@@ -112,7 +112,10 @@ void Rehearsal::remove_forgotten(std::uint64_t label) {
 // --- buffers ---
 
 Rehearsal::Reservoir& Rehearsal::of(std::uint64_t label) {
-  if (terms_.kind != BufferKind::per_class) label = 0;
+  if (terms_.kind != BufferKind::per_class) {
+    if (!buffers_.empty()) return buffers_[0];
+    label = 0;
+  }
   const auto [at, is_new] = by_label_.try_emplace(label, buffers_.size());
   if (is_new) {
     buffers_.emplace_back();
@@ -183,6 +186,7 @@ void Rehearsal::draw() {
     if (r.size() != 0) filled.push_back(&r);
   std::vector<std::uint64_t>& draws = drawn_.emplace_back();
   const std::uint64_t count = std::min(terms_.old, total());
+  draws.reserve(static_cast<std::size_t>(count));
   for (std::uint64_t k = 0; k < count; ++k) {
     Reservoir& r = *filled[turns_.next(terms_.seed, filled.size())];
     const std::uint64_t key = terms_.kind == BufferKind::per_class ? terms_.seed ^ mix(r.label) : terms_.seed;
@@ -194,6 +198,7 @@ void Rehearsal::draw() {
 
 Rehearsal::Batch Rehearsal::next() {
   Batch out;
+  out.fresh.reserve(static_cast<std::size_t>(std::min(terms_.fresh, pending_.size())));
   for (std::uint64_t k = 0; k < terms_.fresh && pending_.size() != 0; ++k) {
     const std::uint64_t number = pending_.pop_front();
     out.fresh.push_back(number);

@@ -33,7 +33,6 @@ std::size_t node_bytes(const DiffItem& i) noexcept {
   return (i.flags & kBigData) != 0 ? sizeof(Pgno) : i.data_bytes;
 }
 
-/// One comparison.
 class Diff {
  public:
   Diff(const DiffSide& older, const DiffSide& newer, const DiffOptions& options, DiffVisitor& visitor,
@@ -84,8 +83,7 @@ class Diff {
   std::vector<Named> named_;
   std::uint64_t compared_bytes_ = 0;  ///< of values, of one side
 
-  // The database that is compared.
-  std::string_view name_;
+  std::string_view name_;  ///< of the database that is compared
   unsigned flags_ = 0;
   Comparator key_order_, dup_order_;
   std::vector<Pair> pairs_;
@@ -152,6 +150,8 @@ Status Diff::trees(const DbRecord& older, const DbRecord& newer) {
 // Keeps a key whose records may differ.
 Status Diff::found(const DiffItem* older, const DiffItem* newer) {
   if (older != nullptr && newer != nullptr && same_node(*older, *newer)) return {};
+  const bool alone = older == nullptr && (flags_ & MDB_DUPSORT) == 0;  // emit() needs no other pages
+  if (alone && pairs_.empty()) return emit({false, true, {}, *newer});
   pairs_.push_back({older != nullptr, newer != nullptr, older != nullptr ? *older : DiffItem{},
                     newer != nullptr ? *newer : DiffItem{}});
   return pairs_.size() < kTogether ? Status() : flush();

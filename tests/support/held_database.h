@@ -7,8 +7,11 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <map>
+#include <set>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lmdbio/tree/diff.h"
@@ -27,6 +30,7 @@ class Lines : public tree::DiffVisitor {
     if (r.change == tree::Change::inserted) lines.push_back("+" + key + "=" + text(r.newer));
     if (r.change == tree::Change::deleted) lines.push_back("-" + key + "=" + text(r.older));
     if (r.change == tree::Change::replaced) lines.push_back(key + "=" + text(r.older) + ">" + text(r.newer));
+    if (r.page != 0) places[text(r.key)] = {r.page, r.index};
     if (throws) throw std::runtime_error("thrown by the visitor");
     return lines.size() < most;
   }
@@ -36,7 +40,10 @@ class Lines : public tree::DiffVisitor {
                                                         : "-") +
                     std::string(name) + "/");
   }
+  void dropped_leaf(std::uint64_t page) override { dropped.insert(page); }
   std::vector<std::string> lines;
+  std::map<std::string, std::pair<std::uint64_t, unsigned>> places;  ///< page and entry, by key
+  std::set<std::uint64_t> dropped;                                   ///< leaf pages
   std::size_t most = SIZE_MAX;
   bool throws = false;
 };
