@@ -15,7 +15,7 @@ class NumberSet {
  public:
   /// Adds a number that is larger than all numbers that were ever in the set.
   void add(std::uint64_t number);
-  /// Adds `count` consecutive numbers, of which `first` is larger than all others.
+  /// Does the same for `count` consecutive numbers from `first` on.
   void add(std::uint64_t first, std::uint64_t count);
   /// Returns false if the set does not have it.
   bool erase(std::uint64_t number);

@@ -142,9 +142,8 @@ class Txn {
   /// Implements mdb_get after stock's checks of its arguments.  May run a user's comparator, which may throw.
   Status get(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
 
-  /// Looks up `key` in entry `index` of leaf page `page`, which the tree of `dbi` must have if it is not
-  /// damaged, or which must at least be a page that no writer changes.  Returns false if the entry is not a
-  /// plain record with this key, or cannot be read; get() then has the answer.
+  /// Looks up `key` in entry `index` of leaf page `page`, which must be a page of this snapshot.  Returns
+  /// false if the entry is not a plain record with this key, or cannot be read; get() then has the answer.
   bool get_at(MDB_dbi dbi, std::uint64_t page, unsigned index, const MDB_val& key, MDB_val& data) noexcept;
   /// Returns true if entry `index` of leaf page `page`, as for get_at(), and its value are in the page cache.
   bool is_resident(std::uint64_t page, unsigned index) noexcept;
