@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <deque>
 #include <exception>
 #include <future>
 #include <list>
@@ -15,14 +16,17 @@
 
 #include "lmdbio/base/align.h"
 #include "lmdbio/base/config.h"
+#include "lmdbio/base/futex.h"
 #include "lmdbio/base/mapping.h"
 #include "lmdbio/cache/image.h"
 #include "lmdbio/format/layout.h"
 #include "lmdbio/gather/queues.h"
 #include "lmdbio/io/content_state.h"
+#include "lmdbio/io/extents.h"
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/serve/home_files.h"
 #include "lmdbio/serve/local_image.h"
+#include "lmdbio/serve/read_window.h"
 
 namespace lmdbio::serve {
 
@@ -34,12 +38,13 @@ class FileBlock final : public Block {
  public:
   FileBlock(std::uint64_t offset, std::size_t bytes, Mapping memory, std::size_t before) noexcept
       : Block(offset), bytes_(bytes), memory_(std::move(memory)), before_(before) {}
-  bool is_done() const noexcept override { return group.done(); }
+  bool is_done() const noexcept override { return held == 0 && group.done(); }
   Status status() const noexcept override { return group.status; }
   Bytes bytes() const noexcept override { return {memory_.data() + before_, bytes_}; }
   std::byte* memory() const noexcept { return memory_.data(); }
 
   ReadGroup group;
+  unsigned held = 0;  ///< requests that are not in the queue yet
 
  private:
   const std::size_t bytes_;
@@ -105,11 +110,12 @@ class SystemFile final : public HomeFile {
       const auto before = static_cast<std::size_t>(offset - align_down(offset, queue_->alignment()));
       const auto block = std::make_shared<FileBlock>(offset, bytes, std::move(memory).value(), before);
       reading_.push_back(block);
-      if (const Status st = queue_->add(block->group, extent, block->memory()); !st.ok()) {
-        reading_.pop_back();
-        return st;
-      }
-      queue_->submit();
+      const std::uint64_t start = offset - before;
+      split_aligned(extent, queue_->alignment(), size_, ReadQueue::kMostRequest, [&](const ReadPiece& r) {
+        held_.push_back({block, {r.offset, r.minimum}, block->memory() + (r.offset - start)});
+        ++block->held;
+      });
+      submit();
       return std::shared_ptr<Block>(block);
     } catch (const std::exception&) {
       return Status::from_errno(ENOMEM);
@@ -156,8 +162,11 @@ class SystemFile final : public HomeFile {
     if (reading_.empty()) return advanced;
     const std::size_t before = queue_->in_flight() + queue_->waiting();
     queue_->pump();
+    const std::size_t ended = before - queue_->in_flight() - queue_->waiting();
+    window_.ended(static_cast<unsigned>(ended), now_ns());
     reading_.remove_if([](const std::shared_ptr<FileBlock>& b) { return b->is_done(); });
-    return queue_->in_flight() + queue_->waiting() < before || advanced;
+    submit();
+    return ended != 0 || advanced;
   }
 
  private:
@@ -166,6 +175,12 @@ class SystemFile final : public HomeFile {
     std::shared_ptr<const OpenFile> file;
     std::uint64_t size = 0;
     std::shared_ptr<cache::Image> image{};
+  };
+
+  struct Held {
+    std::shared_ptr<FileBlock> block;
+    Extent extent;
+    std::byte* to;
   };
 
   static Opened open(const std::string& path, const node::ServedState& state, unsigned nodes) noexcept {
@@ -213,6 +228,23 @@ class SystemFile final : public HomeFile {
     }
   }
 
+  // Starts as many requests as the window allows.
+  void submit() noexcept {
+    unsigned started = 0;
+    while (!held_.empty() && queue_->in_flight() + queue_->waiting() < window_.size()) {
+      const Held first = std::move(held_.front());
+      held_.pop_front();
+      --first.block->held;
+      if (const Status st = queue_->add(first.block->group, first.extent, first.to); !st.ok()) {
+        if (first.block->group.status.ok()) first.block->group.status = st;
+        continue;
+      }
+      ++started;
+    }
+    queue_->submit();
+    window_.started(started, now_ns());
+  }
+
   // The check has ended, if there was one.
   void take_check() noexcept {
     if (checking_.valid() && checking_.get() == Contents::other) is_current_ = false;
@@ -224,6 +256,8 @@ class SystemFile final : public HomeFile {
   std::shared_ptr<const OpenFile> file_;
   std::uint64_t size_ = 0;
   std::unique_ptr<ReadQueue> queue_;
+  ReadWindow window_;
+  std::deque<Held> held_;                          ///< beyond the window
   std::list<std::shared_ptr<FileBlock>> reading_;  ///< the queue writes to their memory
   std::unique_ptr<LocalImage> image_;              ///< on local disk, or null
   std::future<Contents> checking_;

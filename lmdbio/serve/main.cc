@@ -98,7 +98,11 @@ bool serve(ServiceHost& host, Server& server, const Options& options, Command* c
     if (stopped && stopped_at == 0) stopped_at = now;
     if (stopped_at != 0 && now - stopped_at > leave_within) return false;
     if (!works) (void)server.step();  // what programs have asked for
-    host.wait(server.is_busy() ? kBusyNap : kIdleNap);
+    if (works && server.has_advanced()) continue;
+    if (server.accepts())
+      host.wait(server.is_busy() ? kBusyNap : kIdleNap);
+    else
+      (void)::usleep(kBusyNap / 1000);  // wait() would return at once, because requests wait
   }
   return true;
 }

@@ -10,7 +10,9 @@ namespace {
 struct QuestionHead {
   node::ServedState state;
   std::uint64_t offset;
-  std::uint32_t bytes, slot, number, path_bytes;
+  std::uint32_t bytes, slot, number;
+  Question::To to;
+  std::uint32_t path_bytes;
 };
 
 struct AnswerHead {
@@ -50,10 +52,10 @@ std::size_t size_of(const Question& question) noexcept { return sizeof(QuestionH
 std::size_t size_of(const Answer& answer) noexcept { return sizeof(AnswerHead) + answer.contents.size(); }
 
 void append(std::vector<std::byte>& message, const Question& q) {
-  append_entry(
-      message,
-      QuestionHead{q.state, q.offset, q.bytes, q.slot, q.number, static_cast<std::uint32_t>(q.path.size())},
-      std::as_bytes(std::span(q.path)));
+  append_entry(message,
+               QuestionHead{q.state, q.offset, q.bytes, q.slot, q.number, q.to,
+                            static_cast<std::uint32_t>(q.path.size())},
+               std::as_bytes(std::span(q.path)));
 }
 
 void append(std::vector<std::byte>& message, const Answer& a) {
@@ -64,8 +66,13 @@ std::optional<Question> next_question(Bytes& message) noexcept {
   const auto head = take_head<QuestionHead>(message);
   if (!head || head->path_bytes > kMostPath || head->path_bytes > message.size()) return {};
   const Bytes path = take(message, head->path_bytes);
-  return Question{head->state, head->offset, head->bytes,
-                  head->slot,  head->number, {reinterpret_cast<const char*>(path.data()), path.size()}};
+  return Question{head->state,
+                  head->offset,
+                  head->bytes,
+                  head->slot,
+                  head->number,
+                  head->to,
+                  {reinterpret_cast<const char*>(path.data()), path.size()}};
 }
 
 std::optional<Answer> next_answer(Bytes& message) noexcept {

@@ -20,11 +20,17 @@ inline constexpr std::size_t kMessageBytes = std::size_t{32} << 10;
 /// An answer with at most so many bytes carries them.  More bytes follow in a message of their own.
 inline constexpr std::size_t kInlineBytes = std::size_t{8} << 10;
 
-/// Asks the home of a chunk for bytes of it.
+/// Asks the home of a chunk for bytes of it, or a server that has got them from it.
 struct Question {
   node::ServedState state;
   std::uint64_t offset = 0;
   std::uint32_t bytes = 0, slot = 0, number = 0;
+  enum class To : std::uint32_t {
+    home,
+    holder,           ///< a server that the home has named
+    home_for_itself,  ///< the home shall not name another server
+  };
+  To to = To::home;
   std::string_view path{};  ///< empty: the home knows the file.  Valid as long as the message
 };
 
@@ -36,11 +42,12 @@ struct Answer {
     none,          ///< the home cannot bring the bytes
     other_file,    ///< the home sees another file under this path
     working,       ///< of no question: the home has finished reads since it last said so
+    elsewhere,     ///< another server has the bytes: the one with the number `bytes`
   };
   Kind kind = Kind::none;
   std::uint32_t slot = 0, number = 0;  ///< of the question
-  std::uint32_t bytes = 0;
-  Bytes contents{};  ///< inline_bytes: `bytes` bytes.  Valid as long as the message
+  std::uint32_t bytes = 0;             ///< or the number of a server
+  Bytes contents{};                    ///< inline_bytes: `bytes` bytes.  Valid as long as the message
 };
 
 /// Returns the size of an entry in a message, in bytes: at most kMessageBytes.

@@ -32,6 +32,10 @@ constexpr std::int64_t kLookEvery = 1'000'000'000;
 constexpr std::int64_t kTold = 5'000'000'000;
 /// How long an answer may take in all, in ns.
 constexpr std::int64_t kLongestQuestion = 10'000'000'000;
+/// The part of the patience for a home that a server has whose name the home has given.
+constexpr std::int64_t kHolderShare = 3;
+/// Bytes that are received at the same time.
+constexpr std::uint64_t kMostArriving = std::uint64_t{16} << 20;
 
 }  // namespace
 
@@ -129,26 +133,38 @@ Status Server::step() {
   };
   const std::int64_t now = settings_.now();
   waited_ += std::min(now - std::exchange(last_step_ns_, now), kMostStep);
+  const std::uint64_t events = transport_.events;
   note(transport_.poll());
+  has_advanced_ = transport_.events != events;
   for (const std::unique_ptr<File>& f : files_) advance(*f);
   if (failed_.ok())
     note(take(answers_, kAnswers, [&](Bytes message, std::uint32_t from) {
       while (const std::optional<Answer> a = next_answer(message)) note(accept_answer(*a, from));
     }));
   for (auto a = arriving_.begin(); a != arriving_.end();) {
-    if (!a->op.done()) {
+    if (!a->begun || !a->op.done()) {
       ++a;
       continue;
     }
     const bool good = a->op.status.ok() && a->op.bytes == a->size;
     // Else the bytes of later answers would be taken for those of others.
     if (!good) note(a->op.status.ok() ? Status::from_errno(EPROTO) : a->op.status);
-    if (a->wanted && good)
-      give_program(a->slot, {a->bytes.get(), a->size}, a->is_packed ? Form::packed : Form::plain);
-    else if (a->wanted)
-      read_alone(a->slot);
+    Arriving arrived = std::move(*a);
     a = arriving_.erase(a);
+    if (!arrived.wanted) continue;
+    if (!good) {
+      read_alone(arrived.slot);
+      continue;
+    }
+    const Request request = *asked_[arrived.slot].request;
+    give_program(arrived.slot, {arrived.bytes.get(), arrived.size},
+                 arrived.is_packed ? Form::packed : Form::plain);
+    if (arrived.is_packed)
+      answer_followers(request, {}, {});  // they ask the home
+    else
+      keep_for_others(request, std::move(arrived.bytes), arrived.size);
   }
+  if (failed_.ok()) note(receive_bytes());
   for (const Sending& sent : sending_)
     if (sent.op.done()) note(sent.op.status);
   std::erase_if(sending_, [](const Sending& s) { return s.op.done(); });
@@ -157,8 +173,14 @@ Status Server::step() {
     Asked& asked = asked_[slot];
     if (!asked.request) continue;
     Peer& home = peers_[asked.home];
+    const bool is_holder = asked.to == Question::To::holder;
+    const std::int64_t patience = is_holder ? settings_.patience / kHolderShare : settings_.patience;
     const bool hangs = waited_ - asked.since >= kLongestQuestion;
-    if (failed_.ok() && !hangs && waited_ - std::max(asked.since, home.heard) < settings_.patience) continue;
+    if (failed_.ok() && !hangs && waited_ - std::max(asked.since, home.heard) < patience) continue;
+    if (is_holder) {
+      ask_home_again(slot);
+      continue;
+    }
     if (now >= home.silent_until) {
       // A home that works, but does not answer, is not asked again as soon as it says that it works.
       home.pause = std::clamp(2 * home.pause, hangs ? 2 * kFirstPause : kFirstPause, kLongestPause);
@@ -229,21 +251,34 @@ void Server::accept_program(const Request& request) {
   const std::uint32_t ranks = transport_.ranks(), home = home_of(file.state, chunk, ranks);
   const bool asks = home != transport_.rank() && failed_.ok() && !file.refused.contains(home) &&
                     settings_.now() >= peers_[home].silent_until;
-  if (asks) return ask(request, home);
-  if (!read_here({request, transport_.rank(), 0, 0, &file, nullptr, request.offset, request.bytes},
+  if (asks) return ask(request, home, Question::To::home);
+  if (!read_here({request, transport_.rank(), 0, 0, {}, &file, nullptr, request.offset, request.bytes},
                  home == transport_.rank()))
     programs_.finish(request, -EIO, {});
 }
 
-// Asks the home for the bytes of a program's request.
-void Server::ask(const Request& request, std::uint32_t home) {
+// Asks another server for the bytes of a program's request.
+void Server::ask(const Request& request, std::uint32_t server, Question::To to) {
   File& file = *files_[request.file];
-  const bool knows = !file.told.insert(home).second;
-  const Question question{
-      file.state,   request.offset, static_cast<std::uint32_t>(request.bytes),
-      request.slot, ++numbers_,     knows ? std::string_view() : std::string_view(file.path)};
-  (void)outgoing(home, kQuestions, question, request.bytes);
-  asked_[request.slot] = {request, home, question.number, waited_};
+  const bool knows = to == Question::To::holder || !file.told.insert(server).second;
+  const Question question{file.state,
+                          request.offset,
+                          static_cast<std::uint32_t>(request.bytes),
+                          request.slot,
+                          ++numbers_,
+                          to,
+                          knows ? std::string_view() : std::string_view(file.path)};
+  (void)outgoing(server, kQuestions, question, request.bytes);
+  asked_[request.slot] = {request, server, question.number, to, waited_};
+}
+
+// Another server does not bring the bytes.
+void Server::accept_no(Asked& asked, const Answer& answer, std::uint32_t from) {
+  File& file = *files_[asked.request->file];
+  if (asked.to == Question::To::holder) return ask_home_again(answer.slot);
+  if (answer.kind == Answer::Kind::other_file) file.refused.insert(from);
+  file.told.erase(from);  // it may have forgotten the file
+  read_alone(answer.slot);
 }
 
 // Reads from this node's file system what a home was asked for.
@@ -251,7 +286,9 @@ void Server::read_alone(unsigned slot) {
   const Request request = *std::exchange(asked_[slot], {}).request;
   File& file = *files_[request.file];
   for (Arriving& a : arriving_) a.wanted = a.wanted && a.slot != slot;
-  if (!read_here({request, transport_.rank(), 0, 0, &file, nullptr, request.offset, request.bytes}, false))
+  answer_followers(request, {}, {});
+  if (!read_here({request, transport_.rank(), 0, 0, {}, &file, nullptr, request.offset, request.bytes},
+                 false))
     programs_.finish(request, -EIO, {});
 }
 
@@ -283,34 +320,46 @@ Status Server::accept_answer(const Answer& answer, std::uint32_t from) {
     return {};
   }
   Asked* const asked = answer.slot < asked_.size() ? &asked_[answer.slot] : nullptr;
-  const bool wanted = asked != nullptr && asked->request && asked->home == from &&
-                      asked->number == answer.number && answer.bytes <= asked->request->bytes;
+  const bool wanted =
+      asked != nullptr && asked->request && asked->home == from && asked->number == answer.number;
+  if (answer.kind == Answer::Kind::elsewhere) {
+    if (wanted) ask_holder(*asked, answer.bytes);
+    return {};
+  }
+  const bool fits = wanted && answer.bytes <= asked->request->bytes;
   if (answer.kind == Answer::Kind::inline_bytes) {
-    if (wanted && answer.bytes != 0) give_program(answer.slot, answer.contents, Form::plain);
+    if (fits && answer.bytes != 0) give_program(answer.slot, answer.contents, Form::plain);
     return {};
   }
   if (answer.kind != Answer::Kind::bytes && answer.kind != Answer::Kind::packed) {
-    if (!wanted) return {};
-    File& file = *files_[asked->request->file];
-    if (answer.kind == Answer::Kind::other_file) file.refused.insert(from);
-    file.told.erase(from);  // it may have forgotten the file
-    read_alone(answer.slot);
+    if (wanted) accept_no(*asked, answer, from);
     return {};
   }
   if (answer.bytes == 0 || answer.bytes > node::kServiceBytes) return Status::from_errno(EPROTO);
   // Not into the slot, which may serve another request before the bytes come.
-  arriving_.push_back({{}, answer.slot, from, wanted, answer.bytes, answer.kind == Answer::Kind::packed, {}});
-  Arriving& a = arriving_.back();
-  a.bytes = std::make_unique_for_overwrite<std::byte[]>(a.size);
-  if (const Status st = transport_.receive(from, kBytes, {a.bytes.get(), a.size}, a.op); !st.ok()) {
-    arriving_.pop_back();
-    return st;
+  arriving_.push_back(
+      {{}, false, answer.slot, from, fits, answer.bytes, answer.kind == Answer::Kind::packed, {}});
+  return {};
+}
+
+// Receives bytes that were announced, in this sequence, as long as they take little memory.
+Status Server::receive_bytes() {
+  std::uint64_t bytes = 0;
+  for (Arriving& a : arriving_) {
+    bytes += a.size;
+    if (a.begun) continue;
+    if (bytes > std::max<std::uint64_t>(kMostArriving, a.size)) return {};
+    a.bytes = std::make_unique_for_overwrite<std::byte[]>(a.size);
+    if (const Status st = transport_.receive(a.from, kBytes, {a.bytes.get(), a.size}, a.op); !st.ok())
+      return st;
+    a.begun = true;
   }
   return {};
 }
 
 void Server::accept_question(Question question, std::uint32_t from) {
   peers_[from].asked = settings_.now();
+  if (question.to == Question::To::holder) return answer_as_holder(question, from);
   File* const file = find_or_open(std::string(question.path), question.state);
   question.path = {};  // the message ends
   if (file == nullptr) return answer(from, {Answer::Kind::none, question.slot, question.number}, {}, {});

@@ -8,6 +8,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -60,6 +61,10 @@ class Server {
   bool is_busy() const noexcept;
   /// Returns whether bytes of this node's part are left to be stored on local disk.
   bool is_storing() const noexcept;
+  /// Returns whether the last step() has advanced something: call it again at once.
+  bool has_advanced() const noexcept { return has_advanced_; }
+  /// Returns whether step() takes requests of programs.  It does not while too many bytes are being read.
+  bool accepts() const noexcept { return !ending_ && may_accept(); }
   const node::ServiceCounts& counts() const noexcept { return counts_; }
 
  private:
@@ -69,11 +74,15 @@ class Server {
   struct Outgoing;
   struct Arriving;
   struct Sending;
+  struct Spread;
+  struct Relay;
+  struct Follower;
   enum Channel : unsigned;
   /// A request that waits for a block: of a program, or of another server.
   struct Waiting {
     node::ServiceRequests::Request request;  ///< only of a program
     std::uint32_t rank, slot, number;        ///< only of another server
+    Question::To to;                         ///< only of another server
     File* file;
     std::shared_ptr<Block> block;
     std::uint64_t offset;
@@ -93,7 +102,8 @@ class Server {
   Result<std::shared_ptr<Block>> read_chunk(File& file, std::uint64_t chunk);
   bool has_room(const File& file, std::uint64_t chunk) const noexcept;
   void read_ahead(File& file, std::uint64_t chunk);
-  void ask(const node::ServiceRequests::Request& request, std::uint32_t home);
+  void ask(const node::ServiceRequests::Request& request, std::uint32_t server, Question::To to);
+  void accept_no(Asked& asked, const Answer& answer, std::uint32_t from);
   void read_alone(unsigned slot);
   enum class Form : unsigned char { plain, packed };
   void give_program(unsigned slot, Bytes bytes, Form form);
@@ -101,9 +111,20 @@ class Server {
   bool unpack(Waiting waiting);
   void forget(File& file, const std::shared_ptr<Block>& block) noexcept;
   void answer(std::uint32_t rank, Answer answer, Bytes bytes, std::shared_ptr<const void> owner);
+  std::uint64_t relay_memory() const noexcept;
+  std::optional<std::uint32_t> name_holder(const File& file, const Question& question, std::uint32_t from,
+                                           bool has_bytes);
+  void ask_holder(const Asked& asked, std::uint32_t holder);
+  void ask_home_again(unsigned slot);
+  void answer_as_holder(const Question& question, std::uint32_t from);
+  void answer_followers(const node::ServiceRequests::Request& request, Bytes bytes,
+                        const std::shared_ptr<const void>& owner);
+  void keep_for_others(const node::ServiceRequests::Request& request, std::unique_ptr<std::byte[]> bytes,
+                       std::size_t size);
   template <class Accept>
   Status take(std::deque<Incoming>& incoming, Channel channel, Accept&& accept);
   Status receive(Incoming& incoming, Channel channel);
+  Status receive_bytes();
   template <class Entry>
   Outgoing& outgoing(std::uint32_t rank, Channel channel, const Entry& entry, std::uint64_t bytes);
   void flush(std::uint32_t rank, Channel channel, Outgoing& message);
@@ -123,6 +144,9 @@ class Server {
   std::uint32_t numbers_ = 0;
   std::list<Arriving> arriving_;
   std::list<Sending> sending_;
+  std::list<Spread> spreads_;       ///< of this home
+  std::deque<Relay> relays_;        ///< of other homes
+  std::deque<Follower> followers_;  ///< that wait for bytes of other homes
   /// Another server.  Times are CLOCK_MONOTONIC in ns.
   struct Peer {
     std::int64_t heard = 0;         ///< when it last answered, or said that it works, as waited_
@@ -133,9 +157,10 @@ class Server {
   };
   std::unordered_map<std::uint32_t, Peer> peers_;
   std::int64_t next_look_ns_ = 0, next_sign_ns_ = 0, last_step_ns_ = 0;
-  std::int64_t waited_ = 0;  ///< time in which this server could hear others, in ns
-  bool has_read_ = false;    ///< since show_work()
-  bool ending_ = false;      ///< see begin_end()
+  std::int64_t waited_ = 0;    ///< time in which this server could hear others, in ns
+  bool has_read_ = false;      ///< since show_work()
+  bool has_advanced_ = false;  ///< in the last step
+  bool ending_ = false;        ///< see begin_end()
   node::ServiceCounts counts_;
 };
 

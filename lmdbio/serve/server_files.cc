@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -62,6 +63,7 @@ void Server::advance(File& file) {
   if (file.home->poll()) has_read_ = true;
   if (file.outdated || file.home->is_current()) return;
   file.outdated = true;
+  std::erase_if(relays_, [&](const Relay& r) { return r.file == &file; });
   for (File::Blocks* const blocks : {&file.kept, &file.unpacked}) {
     for (const auto& [chunk, block] : *blocks) counts_.kept -= file.bytes_in(chunk);
     blocks->clear();
@@ -96,10 +98,21 @@ void Server::answer_question(File& file, const Question& question, std::uint32_t
                   question.slot, question.number};
   const bool good = question.bytes != 0 && question.bytes <= node::kServiceBytes &&
                     question.offset % kChunkBytes + question.bytes <= kChunkBytes;
-  if (good &&
-      read_here({{}, from, question.slot, question.number, &file, nullptr, question.offset, question.bytes},
-                true))
-    return;
+  if (good && file.is_usable() && question.offset < file.home->size()) {
+    if (const std::optional<std::uint32_t> holder = name_holder(file, question, from, false))
+      return answer(from, {Answer::Kind::elsewhere, question.slot, question.number, *holder}, {}, {});
+    if (read_here({{},
+                   from,
+                   question.slot,
+                   question.number,
+                   question.to,
+                   &file,
+                   nullptr,
+                   question.offset,
+                   question.bytes},
+                  true))
+      return;
+  }
   answer(from, no, {}, {});
 }
 
@@ -130,7 +143,7 @@ bool Server::read_here(Waiting waiting, bool is_home) {
 }
 
 bool Server::has_room(const File& file, std::uint64_t chunk) const noexcept {
-  return counts_.kept + file.bytes_in(chunk) <= settings_.memory;
+  return counts_.kept + relay_memory() + file.bytes_in(chunk) <= settings_.memory;
 }
 
 // Counts bytes that are read.
@@ -231,6 +244,12 @@ void Server::give(const Waiting& waiting) {
     programs_.finish(waiting.request, bytes.empty() ? -EIO : static_cast<std::int64_t>(bytes.size()) | form,
                      bytes);
     return;
+  }
+  if (!bytes.empty() && packed.empty()) {  // other servers pass on plain bytes only
+    const Question question{file.state,   waiting.offset, static_cast<std::uint32_t>(waiting.bytes),
+                            waiting.slot, waiting.number, waiting.to};
+    if (const std::optional<std::uint32_t> holder = name_holder(file, question, waiting.rank, true))
+      return answer(waiting.rank, {Answer::Kind::elsewhere, waiting.slot, waiting.number, *holder}, {}, {});
   }
   counts_.to_nodes += bytes.size();
   if (packed.empty())

@@ -43,10 +43,36 @@ struct Server::File {
   bool is_usable() const noexcept { return opened && opened->ok() && !outdated; }
 };
 
+/// The servers that want some bytes of this home.
+struct Server::Spread {
+  const File* file;
+  std::uint64_t offset;
+  std::size_t bytes;
+  std::int64_t asked;                  ///< when the last one has asked, CLOCK_MONOTONIC in ns
+  std::vector<std::uint32_t> holders;  ///< in the order of their questions
+};
+
+/// Bytes of another home, for servers to which the home names this one.
+struct Server::Relay {
+  const File* file;
+  std::uint64_t offset;
+  Bytes bytes;
+  std::shared_ptr<const void> owner;
+};
+
+/// A server that waits for bytes which this one has asked for.
+struct Server::Follower {
+  const File* file;
+  std::uint64_t offset;
+  std::size_t bytes;
+  std::uint32_t rank, slot, number;
+};
+
 /// A question that was not answered yet.  The home need not answer it: the number tells late answers apart.
 struct Server::Asked {
   std::optional<node::ServiceRequests::Request> request;
-  std::uint32_t home = 0, number = 0;
+  std::uint32_t home = 0, number = 0;  ///< home: or the server that it has named
+  Question::To to = Question::To::home;
   std::int64_t since = 0;  ///< time of the question, as waited_
 };
 
@@ -59,6 +85,7 @@ struct Server::Incoming {
 /// Bytes that are on their way.
 struct Server::Arriving {
   ranks::Operation op;
+  bool begun;  ///< the receive
   std::uint32_t slot, from;
   bool wanted;
   std::size_t size;

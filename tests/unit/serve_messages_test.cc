@@ -15,7 +15,13 @@ namespace {
 using Message = std::vector<std::byte>;
 
 Question question(std::uint32_t n, std::string_view path) {
-  return {{{n, 2}, 3, 4096, n + 5}, std::uint64_t{n} << 40, 100 + n, n % 64, n, path};
+  return {{{n, 2}, 3, 4096, n + 5},
+          std::uint64_t{n} << 40,
+          100 + n,
+          n % 64,
+          n,
+          static_cast<Question::To>(n % 3),
+          path};
 }
 
 TEST(ServeMessages, Questions) {
@@ -37,6 +43,7 @@ TEST(ServeMessages, Questions) {
     EXPECT_EQ(q->bytes, 100 + n);
     EXPECT_EQ(q->slot, n % 64);
     EXPECT_EQ(q->number, n);
+    EXPECT_EQ(q->to, static_cast<Question::To>(n % 3));
     EXPECT_EQ(q->path, std::string_view(path).substr(0, n % 2 == 0 ? 0 : path.size() - n));
   }
   EXPECT_FALSE(next_question(rest));
