@@ -49,6 +49,7 @@ void Server::advance(File& file) {
   if (!file.opened) {
     file.opened = file.home->opened();
     if (!file.opened) return;
+    has_read_ = true;
     if (file.opened->ok())
       for (const std::unique_ptr<File>& f : files_)
         f->used = f->used || f->path == file.path;  // to be checked
