@@ -39,8 +39,8 @@ LAYERS = {
     "lmdbio/python": ["lmdbio/gather/prepared_memory.h", "lmdbio/files/datum.h", PUBLIC],
     "caffe_patch": [PUBLIC],
     "bench": ["lmdbio/base", "lmdbio/format", "lmdbio/io", PUBLIC],
-    "bench/scale/simulation": ["bench", "lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/records/build_index.h", "lmdbio/ranks",
-                               PUBLIC],
+    "bench/scale/simulation": ["bench", "lmdbio/base", "lmdbio/format", "lmdbio/io", "lmdbio/node/service.h", "lmdbio/records/build_index.h",
+                               "lmdbio/ranks", "lmdbio/serve", PUBLIC],
     "tests": ["lmdbio", "compat", "bench", "caffe_patch"],
 }
 # System headers that only these folders may include.

@@ -17,6 +17,10 @@ Platform read_platform(const std::string& file) {
     const nlohmann::json all = nlohmann::json::parse(in);
     platform.node_memory_bytes = all.at("node_memory_bytes");
     platform.memory_latency_s = all.at("memory").at("latency_s");
+    platform.network_bytes_s = all.at("network").at("bytes_s");
+    platform.network_latency_s = all.at("network").at("latency_s");
+    if (!(platform.network_bytes_s > 0 && platform.network_latency_s > 0))
+      die("%s: network: bytes_s and latency_s have to be above 0", file.c_str());
     platform.read_ahead_bytes = all.at("read_ahead_bytes");
     if (platform.read_ahead_bytes < PageCache::kPageBytes)
       die("%s: read_ahead_bytes has to be at least %zu", file.c_str(), PageCache::kPageBytes);

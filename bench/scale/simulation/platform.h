@@ -17,12 +17,13 @@ struct CpuCosts {
   double copy_bytes_s = 1e18;  ///< speed of copies from a mapping, bytes a second
 };
 
-/// The part of the platform that ranks need.  bench/scale/simulation/simulated_jobs.py passes the rest to
-/// SimGrid.
+/// The part of the platform that simulated ranks and servers need.  SimGrid gets the network and the rest
+/// from bench/scale/simulation/simulated_jobs.py.
 struct Platform {
   std::uint64_t node_memory_bytes = 0;
   unsigned read_ahead_bytes = 0;  ///< the kernel's read-ahead of mapped files, as read_ahead_kb
   double memory_latency_s = 0;    ///< of a message between ranks of a node
+  double network_bytes_s = 0, network_latency_s = 0;  ///< between nodes
   CpuCosts cpu;
   std::uint64_t largest_request_bytes = 0;  ///< clients divide larger ones; 0: no limit
   StorageSettings storage;

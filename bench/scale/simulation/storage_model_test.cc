@@ -6,7 +6,7 @@
 #include <numeric>
 #include <stdexcept>
 
-#include "bench/scale/simulation/test_clock.h"
+#include "bench/scale/simulation/event_clock.h"
 #include "lmdbio/base/mix.h"
 
 namespace lmdbio::bench {
@@ -28,7 +28,7 @@ struct Asked {
 };
 std::vector<double> times(const StorageSettings& settings, std::size_t clients,
                           const std::vector<Asked>& asked) {
-  TestClock clock;
+  EventClock clock;
   StorageModel storage(settings, clients, clock);
   std::vector<double> done(asked.size(), -1);
   for (std::size_t i = 0; i < asked.size(); ++i)
@@ -41,7 +41,7 @@ std::vector<double> times(const StorageSettings& settings, std::size_t clients,
 /// `request` bytes at a time.
 double epoch(const StorageSettings& settings, std::size_t clients, std::uint64_t file, std::uint64_t request,
              StorageCounters* counters = nullptr) {
-  TestClock clock;
+  EventClock clock;
   StorageModel storage(settings, clients, clock);
   std::vector<std::uint64_t> at(clients), end(clients);
   const std::function<void(std::size_t)> next = [&](std::size_t c) {
@@ -116,7 +116,7 @@ TEST(StorageModel, ServersGiveAsManyBytesAsAreAskedFor) {
   s.stripe_bytes = 64 << 10;
   s.latency_s = 1e-3;
   s.latency_spread = 0.5;
-  TestClock clock;
+  EventClock clock;
   StorageModel storage(s, 5, clock);
   std::uint64_t asked = 0, done = 0;
   for (std::uint64_t i = 0; i < 5000; ++i) {
@@ -184,7 +184,7 @@ TEST(StorageModel, TheMedianLatencyIsTheOneThatWasSet) {
 }
 
 TEST(StorageModel, RefusesWhatIsNoFileSystem) {
-  TestClock clock;
+  EventClock clock;
   StorageSettings s;
   s.servers = 0;
   EXPECT_THROW(StorageModel(s, 1, clock), std::invalid_argument);
