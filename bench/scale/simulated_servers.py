@@ -16,6 +16,8 @@ from .simulated_campaign import RECORD_BYTES, TOP, ranks
 from .simulation import simulated_jobs
 
 CONTENT, ORDERS = "imagenet-like", ["in-order", "strided", "shuffled"]
+COLUMNS = ["nodes", "order", "strategy", "seconds", "efficiency", "read / file", "open s", "homes", "senders", "memory MiB (limit)",
+           "messages for a MiB", "silence s"]
 PEER_BYTES, SERVER_BYTES = 16 << 10, 64 << 20  # memory of a server without chunks: for each other server, and in any case
 
 
@@ -35,7 +37,7 @@ def parse(words):
     args.orders, args.strategies = args.orders.split(","), [s for s in args.strategies.split(",") if s]
     if not set(args.orders) <= set(ORDERS) or args.chunks < 8 or min(args.nodes) < 2:
         fail(f"--orders: of {', '.join(ORDERS)}; --chunks: at least 8; --nodes: at least 2")
-    args.platform = os.path.abspath(args.platform)
+    args.platform, args.build, args.out = map(os.path.abspath, (args.platform, args.build, args.out))
     return args
 
 
@@ -79,17 +81,16 @@ def show(row):
     if row["strategy"] == "servers":
         cells += [f"{row['homes']:.3f}", f"{row['senders']:.3f}", f"{row['most_memory'] / MIB:.1f} ({row['memory_limit'] / MIB:.0f})",
                   f"{row['messages'] / (row['wanted_bytes'] / MIB):.1f}", f"{row['longest_silence_s']:.2f}"]
+    cells += [""] * (len(COLUMNS) - len(cells))
     print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
 def main(words):
     args = parse(words)
     os.makedirs(args.out, exist_ok=True)
-    columns = ["nodes", "order", "strategy", "seconds", "efficiency", "read / file", "open s", "homes", "senders", "memory MiB (limit)",
-               "messages for a MiB", "silence s"]
     print("SIMULATED.  Homes, senders: what the busiest server reads, and sends, compared with the mean.  Memory: of a server, without "
           "chunks.\nSilence: the longest time for which a server did not show its program that it works.\n")
-    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     rows = []
     try:
         for nodes in args.nodes:
