@@ -28,7 +28,10 @@ constexpr bool is_stored(unsigned char state) noexcept { return state == kThere 
 bool Image::is_there(InProcess& p, std::uint64_t chunk) noexcept {
   if (!ready_.load(std::memory_order_acquire) || chunk >= chunks_) return false;
   const unsigned char state = state_of(chunk).load(std::memory_order_acquire);
-  return state == kThere || (state == kUnverified && verify(p, chunk));
+  // A thread that has just stored the chunk removes its plain bytes before it changes the state.  A damaged
+  // chunk has this state, too: only checksums of frames, which are verified at each read, tell them apart.
+  const bool is_completed = state == kCompleting && recipe_.codec != Codec::raw && p.has_entry(chunk);
+  return state == kThere || is_completed || (state == kUnverified && verify(p, chunk));
 }
 
 // Returns whether plain_file() has the bytes of the chunk, which is not stored yet.  Units may have been

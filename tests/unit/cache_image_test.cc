@@ -467,6 +467,20 @@ TEST_F(PlainTest, KilledAfterTheEntryWasWritten) {
   EXPECT_EQ(read_all_chunks(db, *db.image()), 3u);
 }
 
+// A thread has written the entry, and removes the plain bytes.
+TEST_F(PlainTest, ReadWhilePlainBytesAreRemoved) {
+  const CacheDatabase db(kBytes);
+  const auto image = db.image();
+  if (is_raw(*image)) return;  // there are no others
+  fill(db, *image);
+  const fs::path map = file(kMapEnding);
+  for (std::uint64_t c = 0; c < 3; ++c)
+    change(
+        map, sizeof(MapHeader) + c,
+        static_cast<unsigned char>(ChunkState::there) ^ static_cast<unsigned char>(ChunkState::completing));
+  EXPECT_EQ(read_all_chunks(db, *image), 3u);
+}
+
 TEST_F(ImageTest, ChunksOfAnEarlierBootAreVerified) {
   const CacheDatabase db(kBytes);
   fill(db, *db.image());
