@@ -149,8 +149,9 @@ class Counted(Cached):
                         read = self.read_of(fs, lambda: got.append(self.job(fs.path, commands, variables)))
                         for command in commands:
                             self.assertTrue(got[0][command.split()[0]][0].startswith("right"), got[0].out)
-                        # Lookups, and the first record of a walk, are read from the database.
-                        self.assertLessEqual(read, size * 0.002 + 2 * OPEN)
+                        # Lookups, and the records of a walk until its first chunk is decompressed, are read from the
+                        # database: on a busy machine, more of them.
+                        self.assertLessEqual(read, size * 0.002 + 4 * OPEN)
 
     # What the first job reads more than without a cache is little.
     def test_first_job(self):
