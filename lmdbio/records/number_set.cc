@@ -7,7 +7,7 @@
 namespace lmdbio::records {
 namespace {
 
-/// Empty blocks at the front are dropped if there are this many, and as many as others.
+/// Empty blocks at the front are dropped when there are this many of them, and when they are half of all.
 constexpr std::size_t kDropLeast = 64;
 
 std::size_t lowest_bit(std::size_t i) noexcept { return i & (~i + 1); }
