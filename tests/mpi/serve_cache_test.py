@@ -132,6 +132,8 @@ class ServeCache(unittest.TestCase):
         self.assertLess(compressed, 0.7 * self.size)
         for hosts in (2, 4):
             with self.subTest(hosts=hosts):
+                shutil.rmtree(self.caches)
+                os.mkdir(self.caches)
                 read, themselves, servers = self.fill(hosts)
                 # On a busy machine, a server or a home may not answer in time.  Then programs read the file, and this is counted.
                 again = themselves + sum(s["alone"] for s in servers)
@@ -147,8 +149,6 @@ class ServeCache(unittest.TestCase):
                 again = themselves + sum(s["alone"] for s in servers)
                 self.assertLessEqual(read - again, hosts << 19, "meta pages and branch pages")
                 self.assertEqual(sum(s["read"] - s["alone"] for s in servers), 0)
-                shutil.rmtree(self.caches)
-                os.mkdir(self.caches)
 
     def test_faults(self):
         hosts = 2

@@ -11,8 +11,9 @@ HOSTS_PROGRAM = os.path.join(TOP, "tests", "support", "emulated_hosts.py")
 
 
 def environment():
-    """Returns the environment of a job, without settings of LMDBIO."""
-    return {k: v for k, v in os.environ.items() if not k.startswith("LMDBIO_") and k != "LD_PRELOAD"}
+    """Returns the environment of a job, without settings of LMDBIO.  With PYTHONUNBUFFERED, print() writes the end of a line by itself,
+    and mpirun may put the lines of other hosts before it."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("LMDBIO_") and k not in ("LD_PRELOAD", "PYTHONUNBUFFERED")}
 
 
 def mounting(binaries, data, mount, *options):
