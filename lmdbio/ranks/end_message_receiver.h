@@ -1,9 +1,10 @@
-// Receives one end message from each of many ranks.
+// Receives at most one end message from each of many ranks.
 //
 // At most 16 receives are posted, and each of them accepts a message from any rank.  With a receive for each
 // rank, MPI would test thousands of receives thousands of times a second.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -15,7 +16,7 @@ namespace lmdbio::ranks {
 /// Receives end messages.  One thread.  Must not be moved or destroyed while a receive is under way.
 class EndMessageReceiver {
  public:
-  /// Expects one message from each of `ranks` ranks.  Nothing else may be received on the channel.
+  /// Expects at most one message from each of `ranks` ranks.  Nothing else may be received on the channel.
   EndMessageReceiver(std::uint32_t ranks, unsigned channel) noexcept : left_(ranks), channel_(channel) {}
   EndMessageReceiver(const EndMessageReceiver&) = delete;
   EndMessageReceiver& operator=(const EndMessageReceiver&) = delete;
@@ -41,6 +42,19 @@ class EndMessageReceiver {
       --left_;
     }
     return {};
+  }
+
+  /// Ends the receives.  Call it when no more messages can arrive.
+  void stop(Transport& transport) {
+    left_ = 0;
+    for (One& one : under_way_) {
+      if (one.begun && !one.op.done()) transport.cancel(one.op);
+      one.begun = false;
+    }
+  }
+  /// Returns whether no receive is under way.
+  bool idle() const noexcept {
+    return std::all_of(under_way_.begin(), under_way_.end(), [](const One& one) { return one.op.done(); });
   }
 
  private:

@@ -226,20 +226,16 @@ Status IndexExchange::judge(IndexWork* work) {
   return {};
 }
 
-// Makes the index from the parts in `storage_`.
-Status IndexExchange::read_table() {
-  std::vector<RecordIndex> index;
+// Checks the parts in `storage_`.
+Status IndexExchange::check_parts() const {
   std::uint64_t records = 0;
   for (std::size_t p = 0; p < storage_->parts(); ++p) {
     RecordIndex one;
     if (!records::view_part(storage_->sizes(p), storage_->part(p), one))
       return Status::from_mdb(MDB_CORRUPTED);
     records += one.records();
-    index.push_back(std::move(one));
   }
-  if (records != records_) return Status::from_mdb(MDB_CORRUPTED);
-  index_ = std::move(index);
-  return {};
+  return records == records_ ? Status() : Status::from_mdb(MDB_CORRUPTED);
 }
 
 Status IndexExchange::lead(IndexWork* work) {
@@ -264,7 +260,7 @@ Status IndexExchange::lead(IndexWork* work) {
     if (!all([](const Leader& l) { return l.bytes_in.done(); })) return {};
     for (const std::unique_ptr<Leader>& l : others_)
       if (l != nullptr && !l->bytes_in.status.ok()) return l->bytes_in.status;
-    if (read_table().ok())
+    if (check_parts().ok())
       end(Outcome::whole, 0, "");
     else
       end(Outcome::alone, kLeft, "");
@@ -333,7 +329,7 @@ Status IndexExchange::follow() {
   }
   if (takes_bytes_ && !bytes_in_.done()) return {};
   if (!bytes_in_.status.ok()) return bytes_in_.status;
-  if (read_table().ok())
+  if (check_parts().ok())
     end(Outcome::whole, 0, "");
   else
     end(Outcome::alone, kLeft, "");
@@ -342,7 +338,10 @@ Status IndexExchange::follow() {
 
 std::vector<RecordIndex> IndexExchange::take(std::shared_ptr<const void>& keep) {
   keep = storage_;
-  return std::exchange(index_, {});
+  std::vector<RecordIndex> index(storage_->parts());
+  for (std::size_t p = 0; p < index.size(); ++p)
+    (void)records::view_part(storage_->sizes(p), storage_->part(p), index[p]);
+  return index;
 }
 
 bool IndexExchange::closed() const noexcept {

@@ -99,7 +99,7 @@ class IndexExchange {
   Status tell_followers();
   Status answer_followers();
   Status follow();
-  Status read_table();
+  Status check_parts() const;
   void end(Outcome outcome, int code, std::string why);
   PartMessage& header(std::uint32_t part) noexcept;
 
@@ -116,7 +116,6 @@ class IndexExchange {
   int code_ = 0;
   std::string why_;
   std::shared_ptr<Storage> storage_;
-  std::vector<records::RecordIndex> index_;
 
   // Only for a leader.
   PartMessage own_;

@@ -1,11 +1,13 @@
 // Messages of the ranks of a stream.
 //
 // For each round, a reader sends two messages to each rank that uses records of its part.  The first is a
-// header with the sizes of these records, and the second contains their bytes.  When a rank needs no more
-// records, it sends an end message to each reader.  Each reader also sends an end message to each rank, with
-// the number of messages that it has sent to this rank.  The reader sends it after it has received the rank's
-// end message, or when it will read nothing more.  Both sides therefore know how many messages are still to
-// arrive.  The ranks may leave in any sequence: every end message has a matching receive.
+// header with the sizes of these records, and the second contains their bytes.  Rank and reader both know
+// from the assignment which messages follow.
+//
+// A rank that leaves before the end sends an end message to each reader.  The reader answers with the number
+// of messages that it has sent to this rank.  A reader that leaves before the end sends this number to each
+// rank.  So both sides know how many messages are still to arrive.  The ranks may leave in any sequence, and
+// expect end messages until no rank has anything under way (Departure).
 #pragma once
 
 #include <cstddef>
@@ -21,6 +23,7 @@ enum Channel : unsigned {
   kBytes,
   kEndToReader,    ///< has no content
   kEndFromReader,  ///< contains the number of headers that were sent to the rank
+  kDeparture,      ///< has no content; see departure.h
   kTurns,          ///< between readers; see turns.h
   kChannels
 };

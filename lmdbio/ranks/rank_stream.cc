@@ -26,6 +26,7 @@ RankStream::RankStream(const Assignment& assignment, const Settings& settings, T
       source_(source),
       sequence_(std::move(sequence)),
       share_(assignment.order_of(transport.rank())),
+      transport_(transport),
       sender_([&]() -> std::unique_ptr<Sender> {
         const auto& ranks = settings.reader_ranks;
         const auto self = std::find(ranks.begin(), ranks.end(), transport.rank());
@@ -37,6 +38,7 @@ RankStream::RankStream(const Assignment& assignment, const Settings& settings, T
                 settings.keeps, settings.nodes),
       at_(sequence_.first()),
       takes_nothing_(settings.takes_nothing) {
+  if (!settings.reader_ranks.empty()) departure_.emplace(transport.rank(), transport.ranks());
   if (sender_ != nullptr) sender_->use_page_cache(settings.in_page_cache);
   if (!settings.takes_nothing) return;
   receiver_.leave();
@@ -57,7 +59,17 @@ Status RankStream::progress(std::string& why) {
       r.ended = true;
       ++own_ended_;
     }
-  return receiver_.progress(why);
+  if (const Status st = receiver_.progress(why); !st.ok() || !ended_ || !departure_) return st;
+  is_quiet_ = is_quiet_ || (receiver_.quiet() && (sender_ == nullptr || sender_->quiet()));
+  if (!is_quiet_) return {};
+  if (const Status st = departure_->progress(transport_); !st.ok()) {
+    why = "a message could not be sent";
+    return st;
+  }
+  if (!departure_->all_ready()) return {};
+  receiver_.stop();
+  if (sender_ != nullptr) sender_->stop();
+  return {};
 }
 
 // Collects the records of the next batch that have arrived.  Sets `missing` to the positions in the batch

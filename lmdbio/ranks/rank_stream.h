@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "lmdbio/ranks/assignment.h"
+#include "lmdbio/ranks/departure.h"
 #include "lmdbio/ranks/kept_records.h"
 #include "lmdbio/ranks/part_source.h"
 #include "lmdbio/ranks/receiver.h"
@@ -25,16 +27,16 @@ struct RankBatch {
   std::vector<std::shared_ptr<const void>> keep;
 };
 
-/// Reads, sends and receives the records of one stream.  One thread.  Assignment, transport and source must
-/// outlive it.  The assignment must have rounds.  No call waits.  While a rank waits for a batch, it must
-/// call next() again and again, since other ranks depend on its progress.
+/// Reads, sends and receives the records of one stream.  One thread.  Assignment, transport, source and nodes
+/// must outlive it.  The assignment must have rounds.  No call waits.  While a rank waits for a batch, it
+/// must call next() again and again, since other ranks depend on its progress.
 class RankStream {
  public:
   struct Settings {
     std::vector<std::uint32_t> reader_ranks;  ///< rank of each reader of the assignment
     unsigned ahead = 3;                       ///< number of rounds that are read, sent and received ahead
     Turns::Settings turns;
-    std::vector<std::uint32_t> nodes;  ///< node of each rank, for traffic(); empty: a node per rank
+    std::span<const std::uint32_t> nodes;  ///< node of each rank, for traffic(); empty: a node per rank
     std::shared_ptr<PayloadMemory> memory = std::make_shared<PayloadMemory>();  ///< memory for messages
     /// Bytes of `memory` for records that are kept (Assignment::kept_rounds).
     std::uint64_t keeps = 0;
@@ -77,10 +79,11 @@ class RankStream {
   Traffic traffic() const noexcept;
   /// Returns a number that changes when a read has ended.
   std::uint64_t events() const noexcept { return own_ended_ + (sender_ != nullptr ? sender_->events() : 0); }
-  /// Returns whether nothing is under way and no rank expects a message of this rank.  True only after the
-  /// end of the stream or leave().  Until it is true, call progress() and do not destroy this object.
+  /// Returns whether nothing is under way on any rank.  True only after the end of the stream or leave(), on
+  /// all ranks.  Until it is true, call progress() and do not destroy this object.
   bool closed() const noexcept {
-    return ended_ && receiver_.closed() && (sender_ == nullptr || sender_->closed());
+    return (departure_ ? departure_->closed() : ended_) && receiver_.closed() &&
+           (sender_ == nullptr || sender_->closed());
   }
 
  private:
@@ -103,6 +106,7 @@ class RankStream {
   PartSource& source_;
   const records::Sequence sequence_;
   const records::Order share_;
+  Transport& transport_;
   std::unique_ptr<Sender> sender_;
   Receiver receiver_;
   records::Position at_;
@@ -113,6 +117,8 @@ class RankStream {
   std::uint64_t own_ended_ = 0;
   const bool takes_nothing_;
   bool ended_ = false;                          ///< no more batches are needed
+  bool is_quiet_ = false;                       ///< was quiet; answers to end messages may follow
+  std::optional<Departure> departure_;          ///< none if no rank sends records
   std::optional<KeptRecords> kept_;             ///< records that this rank has read itself
   std::optional<records::Position> waits_for_;  ///< first record of the batch that had not arrived
 };

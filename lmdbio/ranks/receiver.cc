@@ -26,28 +26,23 @@ std::uint32_t others(const std::vector<std::uint32_t>& ranks, std::uint32_t rank
 
 Receiver::Receiver(const Assignment& assignment, std::vector<std::uint32_t> reader_ranks, unsigned ahead,
                    Transport& transport, Sender* sender, std::shared_ptr<PayloadMemory> memory,
-                   std::uint64_t keeps, std::vector<std::uint32_t> nodes)
+                   std::uint64_t keeps, std::span<const std::uint32_t> nodes)
     : assignment_(assignment),
       reader_ranks_(std::move(reader_ranks)),
       ahead_(ahead),
       transport_(transport),
       parts_{.transport = transport, .sender = sender, .memory = std::move(memory)},
-      nodes_(std::move(nodes)),
+      nodes_(nodes),
       share_(assignment.order_of(transport.rank())),
       next_(assignment.first_round(assignment.start_of(transport.rank()).epoch)),
       keeps_(keeps),
-      ends_(reader_ranks_.size()),
-      end_messages_(others(reader_ranks_, transport.rank()), kEndFromReader) {
-  for (std::size_t r = 0; r < reader_ranks_.size(); ++r)
-    if (reader_ranks_[r] == transport.rank()) ends_[r].received = ends_[r].sent = true;
-}
+      readers_(reader_ranks_.size()),
+      end_messages_(others(reader_ranks_, transport.rank()), kEndFromReader) {}
 
 void Receiver::take_end_message(std::uint32_t rank, std::uint64_t messages) noexcept {
   const auto reader = static_cast<std::uint32_t>(std::find(reader_ranks_.begin(), reader_ranks_.end(), rank) -
                                                  reader_ranks_.begin());
-  EndOfStream& e = ends_[reader];
-  e.received = true;
-  e.messages = messages;
+  readers_[reader].messages = messages;
   // Fail the parts whose messages the reader will never send.
   for (const std::deque<Round>* const rounds : {&late_, &rounds_})
     for (const Round& round : *rounds)
@@ -60,14 +55,20 @@ void Receiver::take_end_message(std::uint32_t rank, std::uint64_t messages) noex
 Status Receiver::exchange_end_messages() {
   const Status st = end_messages_.progress(
       transport_, [this](std::uint32_t rank, std::uint64_t n) { take_end_message(rank, n); });
-  if (!st.ok() || !parts_.left) return st;
-  for (std::size_t r = 0; r < ends_.size(); ++r) {
-    EndOfStream& e = ends_[r];
-    if (std::exchange(e.sent, true)) continue;
-    if (const Status sent = transport_.send(reader_ranks_[r], kEndToReader, {}, e.out); !sent.ok())
+  if (!st.ok() || !left_early_ || !told_.empty()) return st;
+  for (const std::uint32_t reader : reader_ranks_) {
+    if (reader == transport_.rank()) continue;
+    if (const Status sent = transport_.send(reader, kEndToReader, {}, told_.emplace_back()); !sent.ok())
       return sent;
   }
   return {};
+}
+
+// Returns whether all rounds whose messages this rank will receive have been opened.
+bool Receiver::opens_no_more() const noexcept {
+  const bool all_are_kept = assignment_.kept_rounds() == assignment_.rounds_per_epoch() &&
+                            assignment_.was_sent(transport_.rank(), next_);
+  return all_are_kept || assignment_.epoch_of(next_) > assignment_.last_epoch();
 }
 
 bool Receiver::may_open() const noexcept {
@@ -76,17 +77,23 @@ bool Receiver::may_open() const noexcept {
 }
 
 void Receiver::leave() noexcept {
+  if (parts_.left) return;
+  // Ranks with different functions as their orders do not agree on the number of messages.
+  left_early_ = !opens_no_more() || assignment_.by_function();
   parts_.left = true;
   kept_.clear();
   for (const Round& round : rounds_)
     for (const std::shared_ptr<IncomingPart>& part : round.parts) part->own_records = {};
 }
 
-bool Receiver::closed() const noexcept {
-  return parts_.left && rounds_.empty() && late_.empty() &&
-         std::all_of(ends_.begin(), ends_.end(), [&](const EndOfStream& e) {
-           const bool own = reader_ranks_[static_cast<std::size_t>(&e - ends_.data())] == transport_.rank();
-           return e.received && e.sent && e.out.done() && (own || e.all_came());
+bool Receiver::quiet() const noexcept {
+  if (!parts_.left || !rounds_.empty() || !late_.empty()) return false;
+  if (!left_early_) return true;
+  return told_.size() == others(reader_ranks_, transport_.rank()) &&
+         std::all_of(told_.begin(), told_.end(), [](const Operation& op) { return op.done(); }) &&
+         std::all_of(readers_.begin(), readers_.end(), [&](const Reader& reader) {
+           const auto r = static_cast<std::size_t>(&reader - readers_.data());
+           return reader_ranks_[r] == transport_.rank() || reader.all_came();
          });
 }
 
@@ -162,10 +169,8 @@ bool Receiver::busy() const noexcept {
 }
 
 bool Receiver::resting() const noexcept {
-  const bool all_are_kept = assignment_.kept_rounds() == assignment_.rounds_per_epoch() &&
-                            assignment_.was_sent(transport_.rank(), next_);
-  return (parts_.left || all_are_kept || assignment_.epoch_of(next_) > assignment_.last_epoch()) &&
-         late_.empty() && std::all_of(rounds_.begin(), rounds_.end(), [](const Round& round) {
+  return (parts_.left || opens_no_more()) && late_.empty() &&
+         std::all_of(rounds_.begin(), rounds_.end(), [](const Round& round) {
            return std::none_of(round.parts.begin(), round.parts.end(),
                                [](const auto& part) { return part->is_due(); });
          });
@@ -230,9 +235,9 @@ Status Receiver::open_round(bool& opened) {
   ++next_;
   for (const std::shared_ptr<IncomingPart>& part : rounds_.back().parts) {
     if (part->own) continue;
-    EndOfStream& e = ends_[part->reader];
-    part->sequence = e.expected++;
-    if (part->sequence >= e.messages) {
+    Reader& reader = readers_[part->reader];
+    part->sequence = reader.expected++;
+    if (part->sequence >= reader.messages) {
       part->state = State::failed;
       continue;
     }
@@ -252,14 +257,16 @@ Status Receiver::progress(std::string& why) {
   parts_.lacks_memory = false;
   if (const Status st = move_on(late_, true, behind, why); !st.ok()) return st;
   if (const Status st = move_on(rounds_, parts_.left, behind, why); !st.ok()) return st;
-  for (std::size_t r = 0; r < ends_.size(); ++r) {
-    EndOfStream& e = ends_[r];
-    if (reader_ranks_[r] == transport_.rank()) continue;
-    const bool more = parts_.left && e.received && e.expected < e.messages;
-    if (behind[r] || (!more && e.drain.idle())) continue;
-    if (const Status st = e.drain.progress(
-            transport_, reader_ranks_[r], more,
-            header_bytes(static_cast<std::size_t>(assignment_.most_positions())), parts_.spare, e.expected);
+  for (std::size_t r = 0; parts_.left && r < readers_.size(); ++r) {
+    Reader& reader = readers_[r];
+    if (!reader.has_ended() || behind[r]) continue;
+    const bool more = reader.expected < reader.messages;
+    if (more && reader.drain == nullptr) reader.drain = std::make_unique<Drain>();
+    if (reader.drain == nullptr || (!more && reader.drain->idle())) continue;
+    if (const Status st =
+            reader.drain->progress(transport_, reader_ranks_[r], more,
+                                   header_bytes(static_cast<std::size_t>(assignment_.most_positions())),
+                                   parts_.spare, reader.expected);
         !st.ok()) {
       why = "a message of rank " + std::to_string(reader_ranks_[r]) + " did not arrive";
       return st;
@@ -288,7 +295,7 @@ Status Receiver::move_on(std::deque<Round>& rounds, bool dropped, std::vector<bo
       }
       if (const Status st = part->progress(round.number, dropped, parts_, why); !st.ok()) return st;
       if (part->state == State::done && parts_.left) part->bytes.clear();
-      if (part->state == State::done && !part->overtaken) ends_[part->reader].late = false;
+      if (part->state == State::done && !part->overtaken) readers_[part->reader].late = false;
       behind[part->reader] = part->state == State::header || part->state == State::room;
     }
   }
@@ -317,8 +324,8 @@ Receiver::Found Receiver::find(Position at, lmdbio_record& out, std::shared_ptr<
     IncomingPart& p = **part;
     if (p.state == State::failed) return Found::failed;
     if (p.state != State::done) {
-      if (!impatient && !ends_[p.reader].late) return Found::pending;
-      p.overtaken = ends_[p.reader].late = true;
+      if (!impatient && !readers_[p.reader].late) return Found::pending;
+      p.overtaken = readers_[p.reader].late = true;
       return Found::failed;
     }
     return p.record(i - p.first, round.ordinals[i], out, keep) ? Found::here : Found::failed;

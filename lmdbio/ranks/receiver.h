@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,11 +30,11 @@ class Receiver {
   /// `reader_ranks`: the rank of each reader of the assignment.  `ahead`: number of rounds whose messages are
   /// expected at a time; only rounds with records of this rank count.  `sender`: the sender of this rank;
   /// null if this rank does not read.  `memory`: memory for messages.  `keeps`: bytes of `memory` for records
-  /// that this rank keeps (Assignment::kept_rounds).  `nodes`: the node of each rank; empty: each rank has
-  /// its own node.
+  /// that this rank keeps (Assignment::kept_rounds).  `nodes`: the node of each rank, which must outlive this
+  /// object; empty: each rank has its own node.
   Receiver(const Assignment& assignment, std::vector<std::uint32_t> reader_ranks, unsigned ahead,
            Transport& transport, Sender* sender, std::shared_ptr<PayloadMemory> memory,
-           std::uint64_t keeps = 0, std::vector<std::uint32_t> nodes = {});
+           std::uint64_t keeps = 0, std::span<const std::uint32_t> nodes = {});
   /// Requires closed().
   ~Receiver() = default;
   Receiver(const Receiver&) = delete;
@@ -68,11 +69,16 @@ class Receiver {
              bool impatient = false);
   /// Drops the records before this position.  Do not request them again in this epoch.
   void drop_before(records::Position at) noexcept;
-  /// Ends the stream.  find() then returns Found::failed, and progress() sends end messages to the readers.
-  /// progress() also receives and drops the messages that the readers have begun to send.
+  /// Ends the stream.  find() then returns Found::failed.  If more rounds follow, progress() sends end
+  /// messages to the readers.  progress() also receives and drops the messages that the readers have begun to
+  /// send.
   void leave() noexcept;
-  /// Returns whether nothing is under way.  True only after leave().
-  bool closed() const noexcept;
+  /// Returns whether nothing is under way but receives for end messages.  True only after leave().
+  bool quiet() const noexcept;
+  /// Stops to receive end messages.  Call it when all ranks are quiet.
+  void stop() { end_messages_.stop(transport_); }
+  /// Returns whether nothing is under way.  True only after stop().
+  bool closed() const noexcept { return quiet() && end_messages_.idle(); }
   /// Adds the bytes that were received to `traffic`.
   void add_to(Traffic& traffic) const noexcept {
     traffic.bytes_received += parts_.traffic.bytes_received;
@@ -91,18 +97,20 @@ class Receiver {
     bool kept = false;
     std::uint64_t kept_bytes = 0;  ///< bytes that the round counts as while it is kept
   };
-  /// State of a reader at the end of the stream.
-  struct EndOfStream {
-    std::uint64_t messages = UINT64_MAX;  ///< number of messages that the reader has sent, when known
+  /// What is known of a reader's messages.
+  struct Reader {
+    std::uint64_t messages = UINT64_MAX;  ///< number of messages that the reader has sent, when it is known
     std::uint64_t expected = 0;           ///< number of messages of opened rounds, and of dropped messages
-    Drain drain;                          ///< receives further messages
-    Operation out;
-    bool received = false, sent = false;
-    bool late = false;  ///< this rank does not wait for messages of the reader
-    bool all_came() const noexcept { return received && expected >= messages && drain.idle(); }
+    std::unique_ptr<Drain> drain;         ///< receives further messages; null: no message was dropped yet
+    bool late = false;                    ///< this rank does not wait for messages of the reader
+    bool has_ended() const noexcept { return messages != UINT64_MAX; }
+    bool all_came() const noexcept {
+      return has_ended() && expected >= messages && (drain == nullptr || drain->idle());
+    }
   };
   static constexpr std::uint32_t kNone = UINT32_MAX;
 
+  bool opens_no_more() const noexcept;
   bool may_open() const noexcept;
   Status open_round(bool& opened);
   bool needs_any(const Round& round) const noexcept;
@@ -120,16 +128,18 @@ class Receiver {
   const unsigned ahead_;
   Transport& transport_;
   IncomingParts parts_;
-  const std::vector<std::uint32_t> nodes_;
+  const std::span<const std::uint32_t> nodes_;
   const records::Order share_;
   std::uint64_t next_;
   std::uint64_t required_ = 0;           ///< rounds before this one are required
   std::map<std::uint64_t, Round> kept_;  ///< kept rounds, by their number in the epoch
   std::uint64_t kept_bytes_ = 0, keeps_;
   std::deque<Round> rounds_;
-  std::deque<Round> late_;         ///< rounds before those in rounds_ whose messages have not all arrived
-  std::vector<EndOfStream> ends_;  ///< state of each reader; that of this rank is not used
+  std::deque<Round> late_;       ///< rounds before those in rounds_ whose messages have not all arrived
+  std::vector<Reader> readers_;  ///< that of this rank is not used
   EndMessageReceiver end_messages_;
+  bool left_early_ = false;     ///< the readers have to be told
+  std::deque<Operation> told_;  ///< end messages that this rank has sent
 };
 
 }  // namespace lmdbio::ranks

@@ -42,10 +42,9 @@ Sender::Sender(const Assignment& assignment, std::uint32_t reader,
       transport_(transport),
       source_(source),
       memory_(std::move(memory)),
-      ends_(transport.ranks()),
+      ranks_(transport.ranks()),
       end_messages_(transport.ranks() - 1, kEndToReader),
       turns_(turns, reader_ranks, reader, transport) {
-  ends_[transport.rank()].received = ends_[transport.rank()].sent = true;
   if (assignment.is_scattered() && assignment.has_all_records() && turns.group == 0 && source.caches())
     load_ = std::make_unique<OwnerLoad>(assignment, reader, source);
 }
@@ -58,29 +57,29 @@ void Sender::use_page_cache(double share) noexcept {
 }
 
 Status Sender::send_end_message(std::uint32_t rank) {
-  EndOfStream& e = ends_[rank];
-  if (std::exchange(e.sent, true)) return {};
-  return transport_.send(rank, kEndFromReader, std::as_bytes(std::span(&e.messages, 1)), e.out);
+  if (rank == transport_.rank() || std::exchange(ranks_[rank].told, true)) return {};
+  EndMessage& end = told_.emplace_back();
+  end.messages = ranks_[rank].messages;
+  return transport_.send(rank, kEndFromReader, std::as_bytes(std::span(&end.messages, 1)), end.op);
 }
 
 Status Sender::exchange_end_messages() {
   Status answered;
   const Status st = end_messages_.progress(transport_, [&](std::uint32_t rank, std::uint64_t) {
-    ends_[rank].received = true;
+    ranks_[rank].left = true;
     if (const Status sent = send_end_message(rank); answered.ok()) answered = sent;
   });
   if (!st.ok()) return st;
-  if (!answered.ok() || !ended_ || sent_all_end_messages_) return answered;
-  // No more rounds follow, so do not wait for the end messages of the other ranks.
-  if (std::any_of(rounds_.begin(), rounds_.end(), [](const auto& round) { return !round->packed; }))
-    return {};
-  sent_all_end_messages_ = true;
-  for (std::uint32_t r = 0; r < ends_.size(); ++r)
+  if (!answered.ok() || !left_early_ || told_all_) return answered;
+  told_all_ = true;
+  for (std::uint32_t r = 0; r < ranks_.size(); ++r)
     if (const Status sent = send_end_message(r); !sent.ok()) return sent;
   return {};
 }
 
 void Sender::leave() noexcept {
+  left_early_ = left_early_ || !ended_ ||
+                std::any_of(rounds_.begin(), rounds_.end(), [](const auto& round) { return !round->packed; });
   ended_ = left_ = true;
   planned_ = {};
   load_.reset();
@@ -94,10 +93,9 @@ void Sender::leave() noexcept {
   }
 }
 
-bool Sender::closed() const noexcept {
-  return ended_ && rounds_.empty() && turns_.closed() &&
-         std::all_of(ends_.begin(), ends_.end(),
-                     [](const EndOfStream& e) { return e.received && e.sent && e.out.done(); });
+bool Sender::quiet() const noexcept {
+  return ended_ && rounds_.empty() && turns_.closed() && told_all_ == left_early_ &&
+         std::all_of(told_.begin(), told_.end(), [](const EndMessage& end) { return end.op.done(); });
 }
 
 // Ends the turns of rounds that have been read, or that have no records to read.
@@ -126,7 +124,7 @@ void Sender::plan_round() {
   std::vector<Assignment::Need> needs;
   assignment_.needs(next_, assignment_.part_read_by(next_, reader_), needs);
   std::erase_if(needs, [&](const Assignment::Need& need) {
-    return need.rank == transport_.rank() ? own_unwanted_ : ends_[need.rank].received;
+    return need.rank == transport_.rank() ? own_unwanted_ : ranks_[need.rank].left;
   });
   if (needs.empty()) {
     ++next_;
@@ -228,7 +226,7 @@ bool Sender::pack(Round& round, Message& message, bool empty) {
 // Packs all messages of a round.  Afterwards, the read is needed only for this rank's own records, unless
 // they were copied.
 bool Sender::pack(Round& round, bool empty) {
-  std::erase_if(round.messages, [&](const auto& message) { return ends_[message->to].sent; });
+  std::erase_if(round.messages, [&](const auto& message) { return ranks_[message->to].told; });
   if (round.read != nullptr && !round.read->still_lent()) round.read.reset();  // others read for themselves
   for (const std::unique_ptr<Message>& message : round.messages)
     if (!pack(round, *message, empty)) return false;
@@ -254,7 +252,7 @@ Status Sender::send(Round& round) {
     if (const Status st = transport_.send(message->to, kHeaders, message->header, message->header_op);
         !st.ok())
       return st;
-    ++ends_[message->to].messages;
+    ++ranks_[message->to].messages;
     ++messages_;
     bytes_ += message->bytes.size();
     if (message->bytes.empty()) continue;

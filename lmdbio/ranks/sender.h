@@ -63,11 +63,15 @@ class Sender {
   /// Returns whether leave() was called.  take_own() then always returns false.
   bool has_left() const noexcept { return left_; }
   /// Ends the stream.  Waits for reads in flight, and drops records that were read but not sent.  progress()
-  /// then reads nothing more, and sends end messages to the other ranks.
+  /// then reads nothing more.  If ranks expect more, it sends end messages to them.
   void leave() noexcept;
-  /// Returns whether nothing is under way.  All rounds were then sent or are not needed, and this rank has
-  /// exchanged end messages with all ranks.
-  bool closed() const noexcept;
+  /// Returns whether nothing is under way but receives for end messages.  All rounds were then sent or are
+  /// not needed.
+  bool quiet() const noexcept;
+  /// Stops to receive end messages.  Call it when all ranks are quiet.
+  void stop() { end_messages_.stop(transport_); }
+  /// Returns whether nothing is under way.  True only after stop().
+  bool closed() const noexcept { return quiet() && end_messages_.idle(); }
   /// Adds the messages and bytes that were sent to `traffic`.
   void add_to(Traffic& traffic) const noexcept {
     traffic.messages_sent += messages_;
@@ -77,10 +81,14 @@ class Sender {
   std::uint64_t events() const noexcept { return packed_; }
 
  private:
-  struct EndOfStream {
+  struct Rank {
     std::uint64_t messages = 0;  ///< number of messages that were sent to the rank
-    Operation out;
-    bool received = false, sent = false;
+    bool left = false;           ///< it has sent an end message
+    bool told = false;           ///< an end message was sent to it
+  };
+  struct EndMessage {
+    std::uint64_t messages;
+    Operation op;
   };
   struct Message {
     std::uint32_t to;
@@ -128,8 +136,9 @@ class Sender {
   std::uint64_t next_ = first_;
   bool ended_ = false;  ///< no more rounds are read
   bool own_unwanted_ = false;
-  Range cached_;  ///< rounds of each epoch that are read through the page cache
-  bool sent_all_end_messages_ = false, left_ = false;
+  Range cached_;             ///< rounds of each epoch that are read through the page cache
+  bool left_early_ = false;  ///< the other ranks have to be told
+  bool told_all_ = false, left_ = false;
   std::uint64_t packed_ = 0, messages_ = 0, bytes_ = 0;
   Transport& transport_;
   PartSource& source_;
@@ -138,7 +147,8 @@ class Sender {
   std::unique_ptr<OwnerLoad> load_;  ///< null if there is nothing to load
   std::uint64_t used_ = 0;           ///< number of records that were read
   std::deque<std::unique_ptr<Round>> rounds_;
-  std::vector<EndOfStream> ends_;  ///< state of each rank; that of this rank is not used
+  std::vector<Rank> ranks_;      ///< that of this rank is not used
+  std::deque<EndMessage> told_;  ///< end messages that this rank has sent
   EndMessageReceiver end_messages_;
   Turns turns_;
 };

@@ -139,7 +139,7 @@ Status StreamMember::begin(const Agreement::Answer& answer, std::string& why) {
   if (!votes.reads_alone) settings.reader_ranks = team.reader_ranks();
   settings.ahead = kRoundsAhead;
   settings.turns = team.turns();
-  settings.nodes.assign(team.network().nodes().begin(), team.network().nodes().end());
+  settings.nodes = team.network().nodes();
   settings.takes_nothing = resident_;
   if (!resident_) keep_only(assignment_->kept_rounds() != 0 ? job.kept_parts : 0);
   settings.keeps = keeps_.bytes;

@@ -92,6 +92,8 @@ class FakeNetwork {
       std::size_t ended = 0;
       for (auto& [key, row] : net_.rows_)
         ended += std::erase_if(row.receives, [&](const Receive& r) { return r.op == &op; });
+      for (auto& [key, receives] : net_.from_any_)
+        ended += std::erase_if(receives, [&](const Receive& r) { return r.op == &op; });
       if (ended == 0) return;  // it has begun
       --net_.receives_[rank_];
       op.under_way = false;

@@ -35,10 +35,12 @@ std::string text(const MDB_val& v) { return {static_cast<const char*>(v.mv_data)
 class Pair : public TwoRanks {
  public:
   explicit Pair(std::uint64_t seed, const Job& job = TwoRanks::job(), std::uint64_t memory_limit = UINT64_MAX,
-                std::uint64_t keeps = 0, std::vector<std::uint32_t> nodes = {})
-      : TwoRanks(seed, job), memory(std::make_shared<LimitedMemory>(memory_limit)) {
+                std::uint64_t keeps = 0, std::vector<std::uint32_t> nodes_of_ranks = {})
+      : TwoRanks(seed, job),
+        nodes(std::move(nodes_of_ranks)),
+        memory(std::make_shared<LimitedMemory>(memory_limit)) {
     receiver = std::make_unique<Receiver>(assignment, std::vector<std::uint32_t>{0}, kAhead, network.rank(1),
-                                          nullptr, memory, keeps, std::move(nodes));
+                                          nullptr, memory, keeps, nodes);
   }
 
   void step() {
@@ -49,6 +51,11 @@ class Pair : public TwoRanks {
   template <class Done>
   bool run(Done&& done) {
     return run_until(done, [&] { step(); });
+  }
+  /// Whether nothing is under way, after the receiver has left.
+  bool closed() {
+    if (receiver->quiet()) receiver->stop();
+    return receiver->closed();
   }
   /// Until nothing moves any more.
   void settle() {
@@ -108,6 +115,7 @@ class Pair : public TwoRanks {
     FakeMessage message;
     Operation header_op, bytes_op;
   };
+  const std::vector<std::uint32_t> nodes;
   const std::shared_ptr<LimitedMemory> memory;
   std::unique_ptr<Receiver> receiver;
   std::deque<std::unique_ptr<Sent>> sent;
@@ -147,7 +155,7 @@ TEST(Receiver, RecordsOutliveIt) {
   p.receiver->leave();
   p.send_end_message(1);
   p.expect_end_message();
-  ASSERT_TRUE(p.run([&] { return p.receiver->closed(); }));
+  ASSERT_TRUE(p.run([&] { return p.closed(); }));
   p.receiver.reset();
   EXPECT_EQ(text(r.key), p.records.key(r.ordinal));
   EXPECT_EQ(text(r.value), p.records.value(r.ordinal));
@@ -223,7 +231,7 @@ TEST(Receiver, AWrongMessageIsAnErrorThatNamesItsRank) {
     p.receiver->leave();
     p.send_end_message(1);
     p.expect_end_message();
-    ASSERT_TRUE(p.run([&] { return p.receiver->closed(); }));
+    ASSERT_TRUE(p.run([&] { return p.closed(); }));
     EXPECT_TRUE(p.status.ok());
     EXPECT_TRUE(p.sent[0]->bytes_op.done());
   }
@@ -259,7 +267,7 @@ TEST(Receiver, WhatAReaderWillNotSendFails) {
   EXPECT_EQ(p.find(p.first_of(2)), Found::failed) << "rounds that were opened later as well";
   p.receiver->leave();
   p.expect_end_message();
-  ASSERT_TRUE(p.run([&] { return p.receiver->closed(); }));
+  ASSERT_TRUE(p.run([&] { return p.closed(); }));
   EXPECT_EQ(p.network.open(), 0u) << "what does not come is not waited for";
 }
 
@@ -311,18 +319,37 @@ TEST(Receiver, LeavingReceivesAndDropsWhatIsSent) {
     EXPECT_TRUE(p.receiver->has_left());
     EXPECT_EQ(p.find(p.first_of(0)), Found::failed);
     p.settle();
-    EXPECT_FALSE(p.receiver->closed());
+    EXPECT_FALSE(p.closed());
     // The reader had begun these.
     for (std::uint64_t round = 1; round < kRounds; ++round) p.send_round(round);
     p.send_end_message(kRounds);
-    EXPECT_FALSE(p.run([&] { return p.receiver->closed(); })) << "the reader does not know";
+    EXPECT_FALSE(p.run([&] { return p.closed(); })) << "the reader does not know";
     p.expect_end_message();
-    ASSERT_TRUE(p.run([&] { return p.receiver->closed(); }));
+    ASSERT_TRUE(p.run([&] { return p.closed(); }));
     EXPECT_TRUE(p.status.ok());
     EXPECT_TRUE(p.receiver->resting());
     for (const auto& s : p.sent) EXPECT_TRUE(s->header_op.done() && s->bytes_op.done());
     EXPECT_EQ(p.network.open(), 0u);
   }
+}
+
+TEST(Receiver, SendsNoEndMessageAfterTheLastRound) {
+  Pair p(9);
+  for (std::uint64_t round = 0; round < kRounds; ++round) {
+    p.send_round(round);
+    ASSERT_TRUE(p.run([&] { return p.has_round(round); }));
+    if (round + 1 < kRounds) p.receiver->drop_before(p.first_of(round + 1));
+  }
+  EXPECT_FALSE(p.receiver->quiet()) << "it is in use";
+  p.receiver->leave();
+  p.expect_end_message();
+  p.step();
+  EXPECT_TRUE(p.receiver->quiet());
+  p.settle();
+  EXPECT_FALSE(p.end_in.done());
+  p.receiver->stop();
+  EXPECT_TRUE(p.receiver->closed());
+  EXPECT_EQ(p.network.open(), 1u) << "only what the test has begun";
 }
 
 TEST(Receiver, AWrongMessageIsNoErrorToARankThatHasLeft) {
@@ -333,7 +360,7 @@ TEST(Receiver, AWrongMessageIsNoErrorToARankThatHasLeft) {
   p.send(std::move(m));  // of another round
   p.send_end_message(1);
   p.expect_end_message();
-  ASSERT_TRUE(p.run([&] { return p.receiver->closed(); }));
+  ASSERT_TRUE(p.run([&] { return p.closed(); }));
   EXPECT_TRUE(p.status.ok()) << p.why;
 }
 

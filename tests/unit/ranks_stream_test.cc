@@ -106,7 +106,6 @@ class Ranks {
       ASSERT_TRUE(!rests || streams[r]->reads_for_itself()) << "it waits for others, and nobody looks";
       return;
     }
-    rested += rests;
     if (st.raw() == EIO || st.raw() == ENOMEM) {
       ++errors;
       return;
@@ -118,6 +117,7 @@ class Ranks {
     }
     ASSERT_TRUE(st.ok()) << why << ' ' << st.raw();
     ASSERT_TRUE(plan) << "a batch after the end";
+    rested += rests;
     ASSERT_EQ(batch.records.size(), plan->count);
     ASSERT_EQ(batch.padding, plan->padding);
     ASSERT_EQ(batch.at, plan->at);
@@ -160,7 +160,7 @@ class Ranks {
   std::vector<std::unique_ptr<FakeSource>> sources;
   std::vector<std::unique_ptr<RankStream>> streams;
   std::uint64_t given = 0, errors = 0;
-  std::uint64_t rested = 0;  ///< calls that found nothing under way
+  std::uint64_t rested = 0;  ///< batches that were given while nothing was under way
   std::vector<bool> left;
   unsigned leaves_of_1000 = 0, impatient_of_1000 = 0;  ///< calls
 
@@ -576,7 +576,7 @@ TEST(RankStream, ManyRanks) {
     ranks.leaves_of_1000 = leaves;
     ranks.run();
     if (HasFatalFailure()) return;
-    EXPECT_LE(ranks.network.most_receives, 16u);
+    EXPECT_LE(ranks.network.most_receives, 16u + 3) << "and those of the departure";
   }
 }
 

@@ -37,6 +37,19 @@ void number_by_rank(std::vector<std::uint32_t>& nodes) {
     node = numbers.emplace(node, static_cast<std::uint32_t>(numbers.size())).first->second;
 }
 
+/// Returns the node of each rank.  All ranks call it.  Simulated ranks are in one process, and share the
+/// list.
+std::span<const std::uint32_t> nodes_of_ranks(std::uint32_t node, std::uint32_t ranks) {
+  static std::vector<std::uint32_t> received, nodes;
+  received.resize(ranks);
+  MPI_Allgather(&node, 1, MPI_UINT32_T, received.data(), 1, MPI_UINT32_T, MPI_COMM_WORLD);
+  if (nodes.empty()) {
+    nodes = received;
+    number_by_rank(nodes);
+  }
+  return nodes;
+}
+
 double seconds(std::int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
 /// Memory whose content is never read.
@@ -158,16 +171,14 @@ class SimulatedStreams::Stream final : public Background {
   Stream(const LoaderSettings& s, Machine& machine, CpuTime& cpu)
       : machine_(machine), transport_(machine.network(), rank_of_world(), ranks_of_world(), waker_) {
     const std::uint32_t ranks = transport_.ranks(), rank = transport_.rank();
-    const auto node = static_cast<std::uint32_t>(machine.node());
-    nodes_.resize(ranks);
-    MPI_Allgather(&node, 1, MPI_UINT32_T, nodes_.data(), 1, MPI_UINT32_T, MPI_COMM_WORLD);
-    number_by_rank(nodes_);
+    const std::span<const std::uint32_t> nodes =
+        nodes_of_ranks(static_cast<std::uint32_t>(machine.node()), ranks);
     // Open the environment, from which the snapshot is taken.
     (void)SimulatedLmdb(machine, cpu);
     cpu.settle();
-    make_simulated_index(machine, nodes_, rank);
+    make_simulated_index(machine, nodes, rank);
     machine.begin_to_count_in_flight();
-    readers_ = choose_readers(nodes_, s.strategy.readers_per_node);
+    readers_ = choose_readers(nodes, s.strategy.readers_per_node);
     const lmdbio_order order = order_of(s, static_cast<int>(rank), static_cast<int>(ranks));
 
     const SyntheticTree& tree = machine.tree();
@@ -176,9 +187,9 @@ class SimulatedStreams::Stream final : public Background {
     facts.records = machine.records().count();
     facts.record_bytes = std::max<std::uint64_t>(
         (tree.leaf_pages() + tree.value_pages()) * tree.page_bytes() / facts.records, 1);
-    facts.nodes = *std::max_element(nodes_.begin(), nodes_.end()) + 1;
+    facts.nodes = *std::max_element(nodes.begin(), nodes.end()) + 1;
     facts.readers = static_cast<std::uint32_t>(readers_.size());
-    facts.ranks_here = static_cast<std::uint64_t>(std::count(nodes_.begin(), nodes_.end(), nodes_[rank]));
+    facts.ranks_here = static_cast<std::uint64_t>(std::count(nodes.begin(), nodes.end(), nodes[rank]));
     facts.available = machine.memory_of_node();
     facts.offer = facts.memory = facts.available / kReadersShare;
     facts.for_messages = facts.offer / kMessagesShare;
@@ -204,7 +215,7 @@ class SimulatedStreams::Stream final : public Background {
     settings.reader_ranks = readers_;
     settings.ahead = kRoundsAhead;
     settings.turns.group = s.strategy.group;
-    settings.nodes = nodes_;
+    settings.nodes = nodes;
     settings.memory = std::make_shared<NoMemory>();
     settings.keeps = assignment_->kept_rounds() != 0 ? keeps.bytes : 0;
     if (!RankStream::open(*assignment_, settings, transport_, *source_, stream_).ok()) die("no stream");
@@ -298,7 +309,7 @@ class SimulatedStreams::Stream final : public Background {
   Machine& machine_;
   Waker waker_;
   SimulatedTransport transport_;
-  std::vector<std::uint32_t> nodes_, readers_;
+  std::vector<std::uint32_t> readers_;
   std::optional<ranks::Assignment> assignment_;
   std::unique_ptr<ModelSource> source_;
   std::unique_ptr<RankStream> stream_;
