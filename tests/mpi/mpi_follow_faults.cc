@@ -1,317 +1,24 @@
-// What goes wrong in MPI jobs whose ranks follow a database together, and what each rank then gets to know.
-//
-//   mpirun -n P mpi_follow_faults SCENARIO DIRECTORY [LEVEL]
-//
-// The last rank is the writer, all others follow.  LEVEL: of MPI_Init_thread; default: MULTIPLE.  Exit status
-// 0: as expected.  Scenarios are the functions below.
-#include <lmdbio/mpi_reader.h>
+// Ranks, writers and files that fail or go away while the ranks of an MPI job follow a database together, and
+// what each rank then gets to know.  follow_scenario.h describes the arguments; the scenarios are the
+// functions below.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
-#include <cstdlib>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
-#include <vector>
 
-#include "tests/mpi/follow_writer.h"
+#include "tests/mpi/follow_scenario.h"
 
 namespace {
 
-using lmdbio::test::FollowWriter;
-namespace fs = std::filesystem;
-
-int rank = 0, ranks = 1;
-std::string path;
-MPI_Comm followers = MPI_COMM_NULL;
-
-bool is_writer() { return rank == ranks - 1; }
-void barrier() { MPI_Barrier(MPI_COMM_WORLD); }
-void expect(bool right, const std::string& what) {
-  if (!right) throw std::runtime_error(what);
-}
-
-std::string key_of(unsigned i) {
-  char key[16];
-  (void)std::snprintf(key, sizeof key, "k%06u", i);
-  return key;
-}
-/// The value of a record that commit `version` wrote.
-std::string value_of(unsigned i, unsigned version, std::size_t size = 100) {
-  std::string out;
-  while (out.size() < size) out += key_of(i) + "." + std::to_string(version) + ";";
-  return out;
-}
-std::vector<FollowWriter::Record> records(unsigned first, unsigned n, unsigned version,
-                                          std::size_t size = 100) {
-  std::vector<FollowWriter::Record> out;
-  for (unsigned i = first; i < first + n; ++i) out.emplace_back(key_of(i), value_of(i, version, size));
-  return out;
-}
-std::string text(std::span<const std::byte> b) { return {reinterpret_cast<const char*>(b.data()), b.size()}; }
-/// Returns the version of a record, whose value must be whole.
-unsigned version_of(const lmdbio::Record& r) {
-  const std::string key = text(r.key), value = text(r.value);
-  expect(value.size() > key.size() + 1, key + ": " + value);
-  const unsigned version = static_cast<unsigned>(std::atoi(value.c_str() + key.size() + 1));
-  expect(value == value_of(static_cast<unsigned>(std::atoi(key.c_str() + 1)), version, value.size()),
-         key + " has bytes of another version: " + value.substr(0, 40));
-  return version;
-}
-
-struct Failure {
-  int code = 0;
-  std::string why;
-};
-template <class Call>
-Failure failure_of(Call&& call) {
-  try {
-    call();
-  } catch (const lmdbio::Error& e) {
-    return {e.code(), e.what()};
-  }
-  return {};
-}
-bool has(const std::string& all, const std::string& part) { return all.find(part) != std::string::npos; }
-std::string text(const Failure& f) { return std::to_string(f.code) + ": " + f.why; }
-
-/// The writer makes a database with some records, and stays.
-std::unique_ptr<FollowWriter> database(unsigned n = 40) {
-  std::unique_ptr<FollowWriter> writer;
-  if (is_writer()) {
-    writer = std::make_unique<FollowWriter>(path, "", false);
-    writer->commit(records(0, n, 0));
-  }
-  barrier();
-  return writer;
-}
-
-lmdbio::Follow::Options options(std::uint64_t fresh, std::uint64_t old,
-                                lmdbio_on_empty on_empty = LMDBIO_EMPTY_WAIT) {
-  lmdbio::Follow::Options o;
-  o.fields.fresh = fresh;
-  o.fields.old = old;
-  o.fields.on_empty = on_empty;
-  o.fields.renew_seconds = 1e6;
-  return o;
-}
-
-/// Follows until the writer has put "end".  Returns the new records of this rank; all of them must be whole.
-std::vector<std::string> read_all(lmdbio::Follow& follow) {
-  std::vector<std::string> out;
-  while (const std::optional<lmdbio::Follow::Next> next = follow.next())
-    for (std::size_t i = 0; i < next->batch.size(); ++i) {
-      (void)version_of(next->batch[i]);
-      if (i < next->fresh) out.push_back(text(next->batch[i].key));
-    }
-  return out;
-}
-
-/// Returns how many different keys and how many keys all followers have.
-std::pair<std::size_t, std::size_t> count_keys(const std::vector<std::string>& own, unsigned most) {
-  std::vector<int> seen(most);
-  for (const std::string& key : own) ++seen[static_cast<std::size_t>(std::atoi(key.c_str() + 1))];
-  MPI_Allreduce(MPI_IN_PLACE, seen.data(), static_cast<int>(most), MPI_INT, MPI_SUM, followers);
-  std::pair<std::size_t, std::size_t> n;
-  for (const int s : seen) n.first += s != 0, n.second += static_cast<std::size_t>(s);
-  return n;
-}
-
-void expect_same_states(lmdbio::Follow& follow) {
-  const std::vector<std::byte> state = follow.state();
-  std::uint64_t size = state.size();
-  MPI_Bcast(&size, 1, MPI_UINT64_T, 0, followers);
-  std::vector<std::byte> first(state);
-  first.resize(size);
-  MPI_Bcast(first.data(), static_cast<int>(size), MPI_BYTE, 0, followers);
-  expect(first == state, "another state than rank 0");
-}
-
-/// A writer that commits all the time: appends records, and replaces some.  All values are whole, each key is
-/// seen, and all ranks end with the same state.
-void beside_writer(bool appends_only, unsigned flags) {
-  constexpr unsigned kCommits = 150, kEach = 8;
-  const auto writer = database(8);
-  if (is_writer()) {
-    for (unsigned c = 1; c < kCommits; ++c) {
-      auto puts = records(c * kEach, kEach, c, 300);
-      if (!appends_only) {
-        const auto replaced = records(c * 7 % (c * kEach), 1, c, 200);
-        puts.insert(puts.end(), replaced.begin(), replaced.end());
-      }
-      writer->commit(puts);
-    }
-    writer->commit({{"end", ""}});
-    return;
-  }
-  const lmdbio::MpiRanks mpi(followers);
-  lmdbio::Follow::Options o = options(16, 8);
-  o.finished_key = "end";
-  o.fields.append_only = appends_only ? 1 : 0;
-  o.fields.flags = flags;
-  lmdbio::Follow follow = mpi.follow(path, o);
-  const std::vector<std::string> own = read_all(follow);
-  const auto [different, all] = count_keys(own, kCommits * kEach);
-  expect(different == std::size_t{kCommits} * kEach, std::to_string(different) + " keys");
-  expect(!appends_only || all == different, std::to_string(all) + " new records");
-  expect_same_states(follow);
-}
-void beside() { beside_writer(false, 0); }
-void appends() { beside_writer(true, 0); }
-void lockless() { beside_writer(true, MDB_NOLOCK); }
-
-/// Without locks, a writer overwrites the snapshot: all ranks get ESTALE.
-void overwritten() {
-  const auto writer = database();
-  std::optional<lmdbio::MpiRanks> mpi;
-  std::optional<lmdbio::Follow> follow;
-  if (!is_writer()) {
-    mpi.emplace(followers);
-    lmdbio::Follow::Options o = options(8, 0);
-    o.fields.flags = MDB_NOLOCK;
-    follow.emplace(mpi->follow(path, o));
-    (void)follow->next();
-  }
-  barrier();
-  if (is_writer())
-    for (unsigned c = 1; c < 4; ++c) writer->commit(records(0, 40, c));
-  barrier();
-  if (is_writer()) return;
-  for (int i = 0; i < 2; ++i) {
-    const Failure f = failure_of([&] { (void)follow->next(); });
-    expect(f.code == ESTALE && has(f.why, "overwritten the snapshot"), text(f));
-  }
-}
-
-/// The other ranks are late: rank 0 holds the snapshots that they still need, while a writer replaces all
-/// records again and again.
-void late() {
-  constexpr unsigned kRecords = 60, kSteps = 8;
-  const auto writer = database(kRecords);
-  std::optional<lmdbio::MpiRanks> mpi;
-  std::optional<lmdbio::Follow> follow;
-  if (!is_writer()) {
-    mpi.emplace(followers);
-    lmdbio::Follow::Options o = options(12, 3, LMDBIO_EMPTY_REHEARSE);
-    o.fields.renew_batches = 1;
-    follow.emplace(mpi->follow(path, o));
-  }
-  std::vector<unsigned> versions(kSteps);
-  const auto step = [&](unsigned s) {
-    const std::optional<lmdbio::Follow::Next> next = follow->next();
-    expect(next->batch.position() == s && next->batch.size() > 0, "batch " + std::to_string(s));
-    std::set<unsigned> seen;
-    for (const lmdbio::Record& r : next->batch) seen.insert(version_of(r));
-    expect(seen.size() == 1, "records of several commits in batch " + std::to_string(s));
-    return *seen.begin();
-  };
-  unsigned version = 0;
-  for (unsigned s = 0; s < kSteps; ++s) {
-    barrier();
-    if (rank == 0) versions[s] = step(s);
-    barrier();
-    for (unsigned c = 0; c < 5; ++c) {
-      ++version;
-      if (is_writer()) writer->commit(records(0, kRecords, version));
-    }
-  }
-  barrier();
-  MPI_Bcast(versions.data(), kSteps, MPI_UNSIGNED, 0, MPI_COMM_WORLD);
-  // So many snapshots are kept for the other ranks, and the last one is not renewed any more.
-  expect(std::set<unsigned>(versions.begin(), versions.end()).size() == 6, "snapshots of rank 0");
-  if (rank != 0 && !is_writer())
-    for (unsigned s = 0; s < kSteps; ++s)
-      expect(step(s) == versions[s], "another commit than rank 0 in batch " + std::to_string(s));
-  barrier();
-  if (is_writer()) return;
-  // Now that nothing is kept for them any more, rank 0 renews again.
-  expect(step(kSteps) == version, "the newest commit");
-}
-
-/// The same without locks, with a writer that only appends.  It overwrites pages of the snapshots that the
-/// late ranks have to take, so they take the records from newer ones.
-void late_lockless() {
-  constexpr unsigned kSteps = 6, kEach = 9;
-  const auto writer = database(kEach);
-  std::optional<lmdbio::MpiRanks> mpi;
-  std::optional<lmdbio::Follow> follow;
-  if (!is_writer()) {
-    mpi.emplace(followers);
-    lmdbio::Follow::Options o = options(5, 3, LMDBIO_EMPTY_REHEARSE);
-    o.fields.renew_batches = 1;
-    o.fields.append_only = 1;
-    o.fields.flags = MDB_NOLOCK;
-    o.finished_key = "end";
-    follow.emplace(mpi->follow(path, o));
-  }
-  std::vector<std::string> own;
-  const auto step = [&] {
-    const std::optional<lmdbio::Follow::Next> next = follow->next();
-    for (std::size_t i = 0; i < next->batch.size(); ++i) {
-      (void)version_of(next->batch[i]);
-      if (i < next->fresh) own.push_back(text(next->batch[i].key));
-    }
-  };
-  unsigned version = 0;
-  for (unsigned s = 0; s < kSteps; ++s) {
-    barrier();
-    if (rank == 0) step();
-    barrier();
-    for (unsigned c = 0; c < 3; ++c) {
-      ++version;
-      if (is_writer()) writer->commit(records(version * kEach, kEach, version));
-    }
-  }
-  if (is_writer()) writer->commit({{"end", ""}});
-  barrier();
-  if (is_writer()) return;
-  for (unsigned s = 0; rank != 0 && s < kSteps; ++s) step();
-  const std::vector<std::string> rest = read_all(*follow);
-  own.insert(own.end(), rest.begin(), rest.end());
-  const auto [different, all] = count_keys(own, (version + 1) * kEach);
-  expect(different == std::size_t{version + 1} * kEach && all == different, std::to_string(all) + " records");
-  expect_same_states(*follow);
-}
-
-/// Only rank 0 has reader slots, and while all wait for a commit, only one: that of the newest snapshot.
-void slots() {
-  const auto writer = database(40);
-  std::optional<lmdbio::MpiRanks> mpi;
-  std::optional<lmdbio::Follow> follow;
-  if (!is_writer()) {
-    mpi.emplace(followers);
-    lmdbio::Follow::Options o = options(30, 0);
-    o.fields.renew_seconds = 0.05;
-    follow.emplace(mpi->follow(path, o));
-  }
-  barrier();
-  if (is_writer()) {
-    expect(writer->held() == std::vector<std::uint64_t>{1}, "slots after the start");
-    writer->commit(records(40, 30, 1));
-  }
-  barrier();
-  std::uint64_t seen = 0;
-  for (int i = 0; !is_writer() && i < 2; ++i) seen += follow->next()->fresh;
-  barrier();
-  if (is_writer()) {
-    for (int tries = 0; writer->held() != std::vector<std::uint64_t>{2}; ++tries) {
-      expect(tries < 2000, std::to_string(writer->held().size()) + " slots while all wait");
-      ::usleep(10'000);
-    }
-    writer->commit(records(70, 20, 2));
-    return;
-  }
-  seen += follow->next()->fresh;
-  MPI_Allreduce(MPI_IN_PLACE, &seen, 1, MPI_UINT64_T, MPI_SUM, followers);
-  expect(seen == 90, std::to_string(seen) + " new records");
-}
+using namespace lmdbio::test;
 
 /// A writer is killed within a transaction: the ranks see the last commit, and those of the next writer.
 void writer_is_killed() {
@@ -566,14 +273,7 @@ void is_killed(int which) {
 void rank_0_is_killed() { is_killed(0); }
 void rank_1_is_killed() { is_killed(1); }
 
-const std::map<std::string, void (*)()> kScenarios = {{"beside", beside},
-                                                      {"appends", appends},
-                                                      {"lockless", lockless},
-                                                      {"overwritten", overwritten},
-                                                      {"late", late},
-                                                      {"slots", slots},
-                                                      {"late_lockless", late_lockless},
-                                                      {"writer_is_killed", writer_is_killed},
+const std::map<std::string, void (*)()> kScenarios = {{"writer_is_killed", writer_is_killed},
                                                       {"replaced", replaced},
                                                       {"closes", closes},
                                                       {"cancels", cancels},
@@ -587,29 +287,4 @@ const std::map<std::string, void (*)()> kScenarios = {{"beside", beside},
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  int level = 0;
-  MPI_Init_thread(&argc, &argv, argc > 3 ? std::atoi(argv[3]) : MPI_THREAD_MULTIPLE, &level);
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  const auto found = kScenarios.find(argc > 1 ? argv[1] : "");
-  if (argc < 3 || argc > 4 || found == kScenarios.end()) {
-    if (rank == 0) std::fprintf(stderr, "see the head of mpi_follow_faults.cc\n");
-    MPI_Abort(MPI_COMM_WORLD, 2);
-  }
-  try {
-    path = std::string(argv[2]) + "/db";
-    const std::string mine = std::string(argv[2]) + "/rank" + std::to_string(rank);
-    fs::create_directory(mine);
-    fs::current_path(mine);
-    MPI_Comm_split(MPI_COMM_WORLD, is_writer() ? 1 : 0, rank, &followers);
-    found->second();
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "rank %d: %s\n", rank, e.what());
-    MPI_Abort(MPI_COMM_WORLD, 1);
-  }
-  int ended = 0;
-  MPI_Finalized(&ended);
-  if (ended == 0) MPI_Finalize();
-  return 0;
-}
+int main(int argc, char** argv) { return run_scenario(argc, argv, kScenarios); }
