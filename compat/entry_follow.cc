@@ -52,6 +52,31 @@ LMDBIO_ABI int lmdbio_follow_next(lmdbio_follow* follow, const lmdbio_batch** ba
   });
 }
 
+LMDBIO_ABI int lmdbio_follow_wait(lmdbio_follow* follow) {
+  return told([&](std::string& why) {
+    if (follow == nullptr) return invalid(why, "lmdbio_follow_wait: null argument");
+    if (!follow->core->ours())
+      return invalid(why, "lmdbio_follow_wait: a forked child inherited this object");
+    return follow->core->wait(why);
+  });
+}
+
+LMDBIO_ABI int lmdbio_follow_ahead(lmdbio_follow* follow, uint64_t i, const lmdbio_batch** batch,
+                                   size_t* fresh) {
+  return told([&](std::string& why) {
+    if (follow == nullptr || batch == nullptr) return invalid(why, "lmdbio_follow_ahead: null argument");
+    if (!follow->core->ours())
+      return invalid(why, "lmdbio_follow_ahead: a forked child inherited this object");
+    std::unique_ptr<records::Batch> b;
+    std::size_t n = 0;
+    const Status st = follow->core->ahead(i, b, n, why);
+    if (!st.ok()) return st;
+    if (fresh != nullptr) *fresh = n;
+    *batch = b.release();
+    return st;
+  });
+}
+
 LMDBIO_ABI int lmdbio_follow_state(lmdbio_follow* follow, const void** state, size_t* bytes) {
   return told([&](std::string& why) {
     if (follow == nullptr || state == nullptr || bytes == nullptr)

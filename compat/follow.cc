@@ -113,9 +113,11 @@ Status Follow::no_room(std::string& why) const {
 
 // --- batches ---
 
-bool Follow::has_batch() const noexcept {
-  const std::uint64_t fresh = options_.terms.fresh, there = order_.pending();
-  const bool has_old = !order_.upcoming().front().empty();
+// Returns true if batch `i` from the next one on can be made.
+bool Follow::has_batch(std::uint64_t i) const noexcept {
+  const std::uint64_t fresh = options_.terms.fresh,
+                      there = order_.pending() - std::min(order_.pending(), i * fresh);
+  const bool has_old = !order_.upcoming()[static_cast<std::size_t>(i)].empty();
   if (fresh == 0) return has_old;
   switch (options_.plain.on_empty) {
     case LMDBIO_EMPTY_WAIT:
@@ -229,9 +231,10 @@ void Follow::load_lines(const window::WindowView& view, const std::vector<Row>& 
         __builtin_prefetch(page + at + line * kLine);
 }
 
-// Finds the keys and values of this process's samples of a batch.  `fresh` receives how many of them are new.
-Status Follow::find(const records::Rehearsal::Batch& samples, std::vector<Row>& out, std::size_t& fresh,
-                    std::string& why) {
+// Finds the keys and values of this process's samples of a batch with this number.  `fresh` receives how many
+// of them are new.
+Status Follow::find(const records::Rehearsal::Batch& samples, std::uint64_t batch, std::vector<Row>& out,
+                    std::size_t& fresh, std::string& why) {
   out.clear();
   out.reserve(samples.fresh.size() + samples.old.size());
   std::uint64_t element = 0;
@@ -251,8 +254,8 @@ Status Follow::find(const records::Rehearsal::Batch& samples, std::vector<Row>& 
       row.value = val(row.entry.key.value);
       continue;
     }
-    const bool is_previous = previous_.txn != nullptr && (i < fresh ? row.number < previous_.fresh_end
-                                                                    : order_.batch() <= previous_.batch_end);
+    const bool is_previous = previous_.txn != nullptr &&
+                             (i < fresh ? row.number < previous_.fresh_end : batch < previous_.batch_end);
     MDB_txn* const txn = is_previous ? previous_.txn : current_.txn;
     const records::SamplePlace place = row.entry.place;
     if (place.known() &&
@@ -266,76 +269,93 @@ Status Follow::find(const records::Rehearsal::Batch& samples, std::vector<Row>& 
   return {};
 }
 
+// Reads a batch.  ESTALE: without locks, a writer may have overwritten what was read.
+Status Follow::read_once(const records::Rehearsal::Batch& samples, std::uint64_t batch,
+                         std::unique_ptr<records::Batch>& out, std::size_t& fresh, std::string& why) {
+  std::vector<Row> found;
+  const Status st = find(samples, batch, found, fresh, why);
+  auto bytes = std::make_shared<BatchBytes>();
+  auto made = std::make_unique<records::Batch>();
+  std::uint64_t total = 0;
+  bool has_room = true;
+  if (st.ok()) {
+    for (const Row& row : found) total += row.entry.key.key.size() + row.value.mv_size;
+    has_room = bytes->counted.set(total);
+  }
+  if (st.ok() && has_room) {
+    bytes->bytes = std::make_unique_for_overwrite<char[]>(total);
+    char* at = bytes->bytes.get();
+    const auto copy = [&](MDB_val v) {
+      if (v.mv_size != 0) std::memcpy(at, v.mv_data, v.mv_size);
+      return MDB_val{v.mv_size, std::exchange(at, at + v.mv_size)};
+    };
+    made->rows.reserve(found.size());
+    for (const Row& row : found) {
+      const MDB_val key = copy(val(row.entry.key.key));
+      made->rows.push_back({row.number, key, copy(row.value)});
+    }
+  }
+  // An error says nothing about bytes that a writer may have overwritten.
+  if (!is_safe(*as<ReadTxn>(current_.txn)) ||
+      (previous_.txn != nullptr && !is_safe(*as<ReadTxn>(previous_.txn)))) {
+    why = name_ + ": a writer commits faster than a batch can be read without locks";
+    return Status::from_errno(ESTALE);
+  }
+  if (!st.ok()) return st;
+  if (!has_room) {
+    why = name_ + ": LMDBIO_MEMORY has no room for a batch of " + std::to_string(total) + " bytes";
+    return Status::from_errno(ENOMEM);
+  }
+  made->keep.push_back(std::move(bytes));
+  made->count = made->rows.size();
+  made->records = made->rows.data();
+  made->position = batch;
+  out = std::move(made);
+  return {};
+}
+
+// Reads the next batch, which is decided.
 Status Follow::read(const records::Rehearsal::Batch& samples, std::unique_ptr<records::Batch>& out,
                     std::size_t& fresh, std::string& why) {
-  std::vector<Row> found;
   for (int attempt = 1;; ++attempt) {
-    const Status st = find(samples, found, fresh, why);
-    auto bytes = std::make_shared<BatchBytes>();
-    auto batch = std::make_unique<records::Batch>();
-    std::uint64_t total = 0;
-    bool has_room = true;
-    if (st.ok()) {
-      for (const Row& row : found) total += row.entry.key.key.size() + row.value.mv_size;
-      has_room = bytes->counted.set(total);
+    Status st = read_once(samples, order_.batch() - 1, out, fresh, why);
+    while (st.raw() == ENOMEM && !ahead_.empty()) {
+      ahead_.pop_back();
+      st = read_once(samples, order_.batch() - 1, out, fresh, why);
     }
-    if (st.ok() && has_room) {
-      bytes->bytes = std::make_unique_for_overwrite<char[]>(total);
-      char* at = bytes->bytes.get();
-      const auto copy = [&](MDB_val v) {
-        if (v.mv_size != 0) std::memcpy(at, v.mv_data, v.mv_size);
-        return MDB_val{v.mv_size, std::exchange(at, at + v.mv_size)};
-      };
-      batch->rows.reserve(found.size());
-      for (const Row& row : found) {
-        const MDB_val key = copy(val(row.entry.key.key));
-        batch->rows.push_back({row.number, key, copy(row.value)});
-      }
-    }
-    // Without locks, a writer may have overwritten what was read.  An error then says nothing.
-    if (is_safe(*as<ReadTxn>(current_.txn)) &&
-        (previous_.txn == nullptr || is_safe(*as<ReadTxn>(previous_.txn)))) {
-      if (!st.ok()) return st;
-      if (!has_room) {
-        why = name_ + ": LMDBIO_MEMORY has no room for a batch of " + std::to_string(total) + " bytes";
-        return Status::from_errno(ENOMEM);
-      }
-      batch->keep.push_back(std::move(bytes));
-      out = std::move(batch);
-      return {};
-    }
-    if (attempt == kTries) {
-      why = name_ + ": a writer commits faster than a batch can be read without locks";
-      return Status::from_errno(ESTALE);
-    }
+    if (st.raw() != ESTALE || attempt == kTries) return st;
     if (const Status renewed = read_newer(why); !renewed.ok()) return renewed;
     end(previous_);
   }
 }
 
-Status Follow::next(std::unique_ptr<records::Batch>& out, std::size_t& fresh, std::string& why) {
+// Decides which samples the next batch has.
+Status Follow::wait(std::string& why) {
   if (!permanent_.ok()) {
     why = permanent_why_;
     return permanent_;
   }
   if (log_ != nullptr && !log_->may_call(why)) return Status::from_errno(EINVAL);
   std::string().swap(state_);
-  if (!unread_) {
-    if (!is_due_) {
-      if (const Status st = is_led() ? hear(why) : send_result(await(why), why); !st.ok()) return st;
-      is_due_ = is_led();
-    }
-    if (!count_memory()) return no_room(why);
-    announce();
-    if (const Status st = send_batch(why); !st.ok()) return st;
-    unread_ = order_.next();
-    is_due_ = false;
+  if (unread_) return {};
+  if (!is_due_) {
+    if (const Status st = is_led() ? hear(why) : send_result(await(why), why); !st.ok()) return st;
+    is_due_ = is_led();
   }
-  if (const Status st = read(*unread_, out, fresh, why); !st.ok()) return send_result(st, why);
+  if (!count_memory()) return no_room(why);
+  announce();
+  if (const Status st = send_batch(why); !st.ok()) return st;
+  unread_ = order_.next();
+  is_due_ = false;
+  return {};
+}
+
+Status Follow::next(std::unique_ptr<records::Batch>& out, std::size_t& fresh, std::string& why) {
+  if (const Status st = wait(why); !st.ok()) return st;
+  const Status st = ahead_.empty() ? read(*unread_, out, fresh, why) : ahead(0, out, fresh, why);
+  if (!st.ok()) return send_result(st, why);
   unread_.reset();
-  out->count = out->rows.size();
-  out->records = out->rows.data();
-  out->position = order_.batch() - 1;
+  std::erase_if(ahead_, [&](const Ahead& a) { return a.number < order_.batch(); });
   ++batches_;
   if (++previous_batches_ >= options_.terms.lag && previous_.txn != nullptr) {
     end(previous_);

@@ -85,6 +85,10 @@ class Follow {
 
   /// Implements lmdbio_follow_next().  May throw bad_alloc.
   Status next(std::unique_ptr<records::Batch>& out, std::size_t& fresh, std::string& why);
+  /// Implements lmdbio_follow_wait().  May throw bad_alloc.
+  Status wait(std::string& why);
+  /// Implements lmdbio_follow_ahead().  May throw bad_alloc.
+  Status ahead(std::uint64_t i, std::unique_ptr<records::Batch>& out, std::size_t& fresh, std::string& why);
   /// Implements lmdbio_follow_state().  May throw bad_alloc.
   Status save(const std::string*& out, std::string& why);
   std::uint64_t transaction() const noexcept { return txnid_; }
@@ -118,6 +122,14 @@ class Follow {
     ~Lent();
   };
 
+  /// A batch that ahead() has read.
+  struct Ahead {
+    std::uint64_t number;  ///< of the batch
+    records::Rehearsal::Batch samples;
+    std::size_t fresh = 0;
+    std::unique_ptr<const records::Batch> batch;
+  };
+
   Follow(FollowOptions options, std::shared_ptr<Opened> opened);
   static Status prepare(const char* path, FollowOptions options, std::unique_ptr<Follow>& out,
                         std::string& why);
@@ -138,7 +150,7 @@ class Follow {
   void renumber_places();
   bool count_memory() noexcept;
   Status no_room(std::string& why) const;
-  bool has_batch() const noexcept;
+  bool has_batch(std::uint64_t i = 0) const noexcept;
   bool has_ended() const noexcept;
   Status await(std::string& why);
   void announce();
@@ -146,8 +158,12 @@ class Follow {
   bool are_resident(const std::vector<std::uint64_t>& numbers);
   Status read(const records::Rehearsal::Batch& samples, std::unique_ptr<records::Batch>& out,
               std::size_t& fresh, std::string& why);
-  Status find(const records::Rehearsal::Batch& samples, std::vector<Row>& out, std::size_t& fresh,
-              std::string& why);
+  Status read_once(const records::Rehearsal::Batch& samples, std::uint64_t batch,
+                   std::unique_ptr<records::Batch>& out, std::size_t& fresh, std::string& why);
+  Status find(const records::Rehearsal::Batch& samples, std::uint64_t batch, std::vector<Row>& out,
+              std::size_t& fresh, std::string& why);
+  bool foresee(std::uint64_t i, records::Rehearsal::Batch& out) const;
+  const Ahead* find_ahead(std::uint64_t batch, const records::Rehearsal::Batch& samples);
   void drop_previous() noexcept;
   Status fail(Status st, std::string& why);
 
@@ -192,7 +208,9 @@ class Follow {
   /// page.  Empty if the database does not exist.
   std::string stamp_;
   records::Rehearsal order_;
-  std::optional<records::Rehearsal::Batch> unread_;  ///< a batch whose values could not be read
+  /// The next batch, if it is decided: wait() was called, or its values could not be read.
+  std::optional<records::Rehearsal::Batch> unread_;
+  std::vector<Ahead> ahead_;  ///< by number
   records::SampleKeys keys_;
   /// Snapshots are numbered for the places of samples.  A place is valid as long as the snapshots have its
   /// leaf page: LMDB does not change pages of a snapshot.

@@ -95,6 +95,13 @@ void Assembler::add(std::uintptr_t to) {
   add(std::move(job), to);
 }
 
+void Assembler::add_batch(OwnedBatch batch, std::uintptr_t to) {
+  Job job;
+  if (batch == nullptr) raise_as(PyExc_ValueError, reader_->path + ": the batch has bytes objects, or none");
+  job.batch = std::move(batch);
+  add(std::move(job), to);
+}
+
 void Assembler::add_ordinals(const Ordinals& ordinals, std::uintptr_t to) {
   Job job;
   job.ordinals.assign(ordinals.data(), ordinals.data() + ordinals.size());
@@ -258,6 +265,7 @@ void Assembler::close() noexcept {
   }
   jobs_.clear();
   store_->hand_over(reserved_);
+  (void)store_->drop_unused();
   stream_.reset();
 }
 
@@ -322,6 +330,10 @@ void add_assembler(py::module_& module) {
             a.add_ordinals(ordinals_of(ordinals), to);
           },
           py::arg("ordinals"), py::arg("to") = 0)
+      .def(
+          "add_batch",
+          [](Assembler& a, Batch& batch, std::uintptr_t to) { a.add_batch(batch.release(), to); },
+          py::arg("batch"), py::arg("to") = 0)
       .def("next", &Assembler::next)
       .def("close", &Assembler::close)
       .def_property_readonly("_peak", &Assembler::peak)

@@ -46,8 +46,9 @@ class Assembled {
   const std::size_t used_;
 };
 
-/// Reads batches and copies each of their records once, to its place in a buffer.  One thread at a time reads
-/// a batch.  The threads copy the oldest batch that still has records to copy.
+/// Reads batches, or gets them from a lmdbio.Follow, and copies each of their records once, to its place in a
+/// buffer.  One thread at a time reads a batch.  The threads copy the oldest batch that still has records to
+/// copy.
 ///
 /// The oldest batch is always prepared.  A later batch waits until it is the oldest one if the process may
 /// not use more memory.
@@ -58,7 +59,7 @@ class Assembler {
  public:
   using PythonClass = void;  ///< see made.h
   /// Copies with `threads` threads, which exist until close().  `buffers`: number of buffers that are kept
-  /// for later batches.
+  /// for later batches.  `reader`: without a reader of the library, only add_batch() may be called.
   Assembler(std::shared_ptr<Handle> reader, std::unique_ptr<Layout> layout, unsigned threads,
             std::size_t buffers);
   Assembler(const Assembler&) = delete;
@@ -73,6 +74,8 @@ class Assembler {
   /// Requests the next batch of the stream.  `to`: address of its buffer, which must stay valid until next()
   /// has returned the batch, or until close(); 0: a buffer of this class.
   void add(std::uintptr_t to);
+  /// Requests a batch that was read already.  Raises ValueError if it is null.
+  void add_batch(OwnedBatch batch, std::uintptr_t to);
   /// Requests a batch of these ordinals.
   void add_ordinals(const Ordinals& ordinals, std::uintptr_t to);
   /// Returns the oldest batch that was requested, as its number of records and its buffer.  The buffer is
@@ -93,12 +96,12 @@ class Assembler {
 
  private:
   struct Job {
-    std::shared_ptr<Stream> stream;  ///< null: `ordinals`
+    std::shared_ptr<Stream> stream;  ///< null: `ordinals`, unless `batch` was given
     std::vector<std::uint64_t> ordinals;
     std::byte* to = nullptr;  ///< the buffer; null: `memory`, which read() takes
     BufferStore::Memory memory;
     std::size_t bytes = 0;  ///< of the batch in its buffer
-    OwnedBatch batch;       ///< null until read() has read it, and when `done` is set
+    OwnedBatch batch;       ///< null until read() has read it or add_batch() got it, and when `done` is set
     std::size_t records = 0;
     std::size_t slice = 1;              ///< number of records that a thread copies at a time
     std::size_t taken = 0, copied = 0;  ///< numbers of records

@@ -34,6 +34,8 @@ class Batch {
   Batch(OwnedBatch batch, BytesAs as, std::shared_ptr<const void> keep = nullptr);
 
   std::size_t size() const noexcept { return count_; }
+  /// Gives the library's batch to the caller.  No other function may be called after this one.
+  OwnedBatch release() noexcept { return std::move(batch_); }
   std::uint64_t epoch() const noexcept { return epoch_; }
   std::uint64_t position() const noexcept { return position_; }
   std::size_t padding() const noexcept { return padding_; }

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "lmdbio/python/assembler.h"
 #include "lmdbio/python/batch.h"
 #include "lmdbio/python/errors.h"
 #include "lmdbio/python/made.h"
@@ -120,15 +121,11 @@ class Follow {
     if (!(renew_seconds > 0)) raise_as(PyExc_ValueError, "renew_seconds must be above 0");
     if (timeout && !(*timeout > 0))
       raise_as(PyExc_ValueError, "timeout must be above 0; None means that there is no limit");
-    int rc = 0;
-    {
-      Waiting waits;
-      waits_ = &waits;
-      rc = ranks ? reinterpret_cast<OpenWithRanks*>(ranks->first)(
-                       reinterpret_cast<lmdbio_mpi*>(ranks->second), path_.c_str(), &o, &follow_)
-                 : lmdbio_follow_open(path_.c_str(), &o, &follow_);
-    }
-    check(rc);
+    check(waiting([&] {
+      return ranks ? reinterpret_cast<OpenWithRanks*>(ranks->first)(
+                         reinterpret_cast<lmdbio_mpi*>(ranks->second), path_.c_str(), &o, &follow_)
+                   : lmdbio_follow_open(path_.c_str(), &o, &follow_);
+    }));
   }
   Follow(const Follow&) = delete;
   Follow& operator=(const Follow&) = delete;
@@ -138,19 +135,25 @@ class Follow {
   }
 
   py::tuple next() {
+    return batch_of(
+        [this](const lmdbio_batch** b, std::size_t* n) { return lmdbio_follow_next(follow_, b, n); });
+  }
+  py::tuple ahead(std::uint64_t i) {
+    return batch_of(
+        [&](const lmdbio_batch** b, std::size_t* n) { return lmdbio_follow_ahead(follow_, i, b, n); });
+  }
+  void wait() {
     const Busy busy(*this);
-    const lmdbio_batch* b = nullptr;
-    std::size_t fresh = 0;
-    int rc = 0;
-    {
-      Waiting waits;
-      waits_ = &waits;
-      rc = lmdbio_follow_next(follow_, &b, &fresh);
-    }
-    OwnedBatch owned(rc == 0 ? b : nullptr);
+    const int rc = waiting([this] { return lmdbio_follow_wait(follow_); });
     if (rc == MDB_NOTFOUND && thrown_.type == nullptr) throw py::stop_iteration();
     check(rc);
-    return py::make_tuple(std::make_unique<Batch>(std::move(owned), as_), fresh);
+  }
+  /// Makes an Assembler for batches of this object.
+  std::unique_ptr<Assembler, Assembler::Delete> assembler(const py::tuple& layout, unsigned threads,
+                                                          std::size_t buffers) const {
+    auto handle = std::make_shared<Handle>(nullptr, nullptr, py::none());
+    handle->path = path_;
+    return make_assembler(std::move(handle), layout, threads, buffers);
   }
   py::bytes state() {
     const Busy busy(*this);
@@ -211,6 +214,24 @@ class Follow {
     }
   };
 
+  template <class Call>
+  int waiting(Call&& call) {
+    Waiting waits;
+    waits_ = &waits;
+    return call();
+  }
+  /// Calls a function of the library that returns a batch.  Raises StopIteration after MDB_NOTFOUND.
+  template <class Call>
+  py::tuple batch_of(Call&& call) {
+    const Busy busy(*this);
+    const lmdbio_batch* b = nullptr;
+    std::size_t fresh = 0;
+    const int rc = waiting([&] { return call(&b, &fresh); });
+    OwnedBatch owned(rc == 0 ? b : nullptr);
+    if (rc == MDB_NOTFOUND && thrown_.type == nullptr) throw py::stop_iteration();
+    check(rc);
+    return py::make_tuple(std::make_unique<Batch>(std::move(owned), as_), fresh);
+  }
   /// Calls the program's function.  An exception ends the object: it is raised by the call in progress.
   static std::uint64_t label_of(void* self, const MDB_val* key, const MDB_val* value) {
     Follow& f = *static_cast<Follow*>(self);
@@ -294,6 +315,9 @@ void add_follow(py::module_& module) {
       .def("__reduce__", cannot_be_pickled)
       .def("__iter__", [](const py::object& self) { return self; })
       .def("__next__", &Follow::next)
+      .def("_wait", &Follow::wait)
+      .def("_ahead", &Follow::ahead)
+      .def("_assembler", &Follow::assembler)
       .def("state", &Follow::state,
            "Returns the state between two batches as bytes.  A Follow with this state, and otherwise the "
            "same\n"

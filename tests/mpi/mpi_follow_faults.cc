@@ -1,6 +1,5 @@
-// Ranks, writers and files that fail or go away while the ranks of an MPI job follow a database together, and
-// what each rank then gets to know.  follow_scenario.h describes the arguments; the scenarios are the
-// functions below.
+// Ranks, writers and files that fail or go away while the ranks of an MPI job follow a database together.  Each
+// rank must get to know it.  follow_scenario.h describes the arguments; the scenarios are the functions below.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

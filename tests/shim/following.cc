@@ -133,6 +133,15 @@ void compare(const char* dir, const std::map<std::string, unsigned>& seen) {
   mdb_env_close(env);
 }
 
+bool is_same(const lmdbio_batch& a, const lmdbio_batch& b) {
+  if (a.count != b.count || a.position != b.position) return false;
+  for (size_t i = 0; i < a.count; ++i)
+    if (a.records[i].ordinal != b.records[i].ordinal || text(a.records[i].key) != text(b.records[i].key) ||
+        text(a.records[i].value) != text(b.records[i].value))
+      return false;
+  return true;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -159,17 +168,32 @@ int main(int argc, char** argv) {
   o.on_empty = o.seed % 3 == 0 ? LMDBIO_EMPTY_REHEARSE : LMDBIO_EMPTY_WAIT;
   o.renew_batches = 1 + o.seed % 5;
   lmdbio_follow* follow;
+  if (lmdbio_follow_wait(nullptr) != EINVAL || lmdbio_follow_ahead(nullptr, 0, nullptr, nullptr) != EINVAL)
+    give_up("null arguments", 0);
   MUST(lmdbio_follow_open(argv[1], &o, &follow));
   std::map<std::string, unsigned> seen;
   unsigned long long fresh_all = 0;
   std::uint64_t random = o.seed;
   int kills = std::atoi(argv[4]), status = 0;
   for (;;) {
-    const lmdbio_batch* batch;
-    size_t fresh;
-    const int rc = lmdbio_follow_next(follow, &batch, &fresh);
+    const lmdbio_batch *batch, *ahead = nullptr;
+    size_t fresh, fresh_ahead = 0;
+    int rc = 0;
+    if (next_random(random) % 2 == 0) {  // the batch is decided, and read ahead
+      rc = lmdbio_follow_wait(follow);
+      if (rc == 0) MUST(lmdbio_follow_ahead(follow, 0, &ahead, &fresh_ahead));
+    }
+    if (rc == 0) rc = lmdbio_follow_next(follow, &batch, &fresh);
     if (rc == MDB_NOTFOUND) break;
     must(rc, "lmdbio_follow_next");
+    if (ahead != nullptr && (fresh != fresh_ahead || !is_same(*batch, *ahead)))
+      give_up("another batch ahead", 0);
+    lmdbio_batch_release(ahead);
+    rc = lmdbio_follow_ahead(follow, next_random(random) % 6, &ahead, nullptr);
+    if (rc == 0)
+      lmdbio_batch_release(ahead);
+    else if (rc != MDB_NOTFOUND)
+      must(rc, "lmdbio_follow_ahead");
     for (size_t i = 0; i < batch->count; ++i) {
       const std::string key = text(batch->records[i].key);
       const unsigned version = version_in(key, text(batch->records[i].value));

@@ -109,9 +109,33 @@ LMDBIO_API int lmdbio_follow_open(const char* path, const lmdbio_follow_options*
  * again; ENOMEM; MDB_CORRUPTED; or the error of a read.  After ETIMEDOUT, ECANCELED by the interrupt
  * function, and ENOMEM, the next call continues; other errors are permanent. */
 LMDBIO_API int lmdbio_follow_next(lmdbio_follow* follow, const lmdbio_batch** batch, size_t* fresh);
+/** Waits as lmdbio_follow_next does, and decides which records the next batch has, without returning it. Then
+ * lmdbio_follow_next waits no more, and lmdbio_follow_ahead(follow, 0, ...) returns the same batch.  The two
+ * calls count as one call of lmdbio_follow_next for the other ranks of an MPI job.
+ * @param follow  the object
+ * @return as lmdbio_follow_next. */
+LMDBIO_API int lmdbio_follow_wait(lmdbio_follow* follow);
+/** Returns a batch that lmdbio_follow_next has not returned yet, for programs that prepare batches in
+ * advance. Does not wait for new records, nor change what lmdbio_follow_next and lmdbio_follow_state return.
+ *
+ * Batch 0 is the next one, and certain if lmdbio_follow_wait was called.  Other batches are those that
+ * lmdbio_follow_next will return if a new snapshot brings nothing that belongs into them: compare the
+ * ordinals.  The same ordinal means the same key and value.  lmdbio_follow_next returns a batch that was read
+ * in this way without reading it again; until then, its bytes count against LMDBIO_MEMORY, as if the program
+ * held the batch.
+ * @param follow  the object
+ * @param i       the number of batches before it
+ * @param batch   receives the batch, which the program must release
+ * @param fresh   receives the number of new records; may be NULL
+ * @return 0; MDB_NOTFOUND: the batch is not known yet, for example because there are not enough new records;
+ * at most `lag` batches are known that are not certain.  ENOMEM; or another error of the read.  For a
+ * batch that is not certain, no error is permanent: lmdbio_follow_next reads it again. */
+LMDBIO_API int lmdbio_follow_ahead(lmdbio_follow* follow, uint64_t i, const lmdbio_batch** batch,
+                                   size_t* fresh);
 /** Returns the state between two batches.  A new object with this state and otherwise the same options
  * returns the same batches as this one.  After ENOMEM, the state includes the batch for which there was no
- * room.  The size depends on the number of records whose keys are kept.
+ * room, and after lmdbio_follow_wait the batch that was decided.  The size depends on the number of records
+ * whose keys are kept.
  * @param follow  the object
  * @param state   receives the state, valid until the next call for this object
  * @param bytes   receives its size

@@ -84,6 +84,26 @@ class Follow {
     if (rc == MDB_NOTFOUND) return std::nullopt;
     return Next{std::move(batch), fresh};
   }
+  /// Waits as next() does, and decides which records the next batch has.  Throws Error; see
+  /// lmdbio_follow_wait.
+  /// @return false at the end.
+  bool wait() {
+    const int rc = lmdbio_follow_wait(follow_.get());
+    check(rc == MDB_NOTFOUND ? 0 : rc);
+    return rc == 0;
+  }
+  /// Returns a batch that next() has not returned yet.  Throws Error; see lmdbio_follow_ahead.
+  /// @param i  the number of batches before it
+  /// @return the batch, or nothing if it is not known.
+  std::optional<Next> ahead(std::uint64_t i) {
+    const lmdbio_batch* b = nullptr;
+    std::size_t fresh = 0;
+    const int rc = lmdbio_follow_ahead(follow_.get(), i, &b, &fresh);
+    Batch batch(rc == 0 ? b : nullptr);
+    check(rc == MDB_NOTFOUND ? 0 : rc);
+    if (rc == MDB_NOTFOUND) return std::nullopt;
+    return Next{std::move(batch), fresh};
+  }
   /// Throws Error.
   /// @return the state between two batches, for Options::state.
   std::vector<std::byte> state() {

@@ -21,15 +21,19 @@ class FollowDataset(torch.utils.data.IterableDataset[Any]):
     of lmdbio.Follow.  The database is opened at the first iteration, in the process that iterates.  Later iterations
     continue where the previous one ended, for example after on_empty="stop".
 
+    comm: an mpi4py communicator, whose ranks follow the database together (lmdbio.mpi.Follow).
+
+    A TensorLoader over a FollowDataset makes the tensors in threads, while the program computes.
+
     Use it without workers (num_workers=0, the default of DataLoader): state_dict() and `new` are those of the process that
     iterates, and a forked worker cannot use a Follow that its parent has opened.
     """
 
     def __init__(self, path: Union[str, "os.PathLike[str]"], *, fresh: int, old: int = 0,
                  decode: Optional[Callable[[Any, Any], Any]] = None, collate: Optional[Callable[[Any], Any]] = None,
-                 state: Optional[bytes] = None, **follow: Any) -> None:
-        self._path, self._arguments = path, dict(follow, fresh=fresh, old=old)
-        self._decode, self._collate = decode, collate if collate is not None else torch.utils.data.default_collate
+                 state: Optional[bytes] = None, comm: Any = None, **follow: Any) -> None:
+        self._path, self._arguments, self._comm = path, dict(follow, fresh=fresh, old=old), comm
+        self._decode, self._collate = decode, collate
         self._state, self._follow = state, None  # type: Optional[bytes], Optional[Follow]
         self.new = 0  #: the number of new samples at the beginning of the last batch
 
@@ -37,9 +41,19 @@ class FollowDataset(torch.utils.data.IterableDataset[Any]):
     def follow(self) -> Follow:
         """The Follow of this process, which is opened if necessary."""
         if self._follow is None:
-            self._follow = Follow(self._path, state=self._state, **self._arguments)
+            arguments = dict(self._arguments, state=self._state)
+            if self._comm is None:
+                self._follow = Follow(self._path, **arguments)
+            else:
+                from .mpi import Follow as FollowOfRanks
+                self._follow = FollowOfRanks(self._comm, self._path, **arguments)
             self._state = None
         return self._follow
+
+    @property
+    def share(self) -> int:
+        """The most records that a batch of this rank has."""
+        return -(-(self._arguments["fresh"] + self._arguments.get("old", 0)) // (self._comm.size if self._comm is not None else 1))
 
     def __iter__(self) -> Iterator[Any]:
         if torch.utils.data.get_worker_info() is not None:
@@ -50,7 +64,7 @@ class FollowDataset(torch.utils.data.IterableDataset[Any]):
                 samples = [bytes(record.value) for record in batch]
             else:
                 samples = [self._decode(record.key, record.value) for record in batch]
-            yield self._collate(samples)
+            yield (self._collate or torch.utils.data.default_collate)(samples)
 
     def state_dict(self) -> Dict[str, Any]:
         """Returns the state after the last batch, in the process that iterates over the dataset."""

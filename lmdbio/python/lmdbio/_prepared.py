@@ -10,7 +10,7 @@ import numpy
 import torch
 
 from ._fields import Columns, Datums, Flat
-from ._lmdbio import CancelledError, Record
+from ._lmdbio import Batch, CancelledError, Follow, Reader, Record
 from ._plan import Plan
 from ._tickets import Samples
 
@@ -21,9 +21,9 @@ Functions = Tuple[Optional[Callable[[List[Record]], List[Any]]], Callable[[Any],
 class Assembling:
     """Batches that threads of the library copy into tensors."""
 
-    def __init__(self, samples: Samples, fields: Fields, threads: int, ahead: int, pin: bool) -> None:
-        self._samples, self._fields, self._pin = samples, fields, pin
-        self._assembler = samples.reader._assembler(fields.layout, threads, ahead + 2)
+    def __init__(self, reader: Union[Reader, Follow], fields: Fields, threads: int, ahead: int, pin: bool) -> None:
+        self._fields, self._pin = fields, pin
+        self._assembler = reader._assembler(fields.layout, threads, ahead + 2)
         self._pinned: Deque[Optional[torch.Tensor]] = collections.deque()
         self._streams = False
 
@@ -32,11 +32,19 @@ class Assembling:
         # The threads find out for themselves whether there is memory for another buffer of the library.
         return not self._pin or not self._fields.bytes or self._assembler.reserve(self._fields.bytes)
 
-    def request(self, plan: Plan, epoch: int, k: int) -> None:
+    def _buffer(self) -> int:
+        """Returns the address of the buffer for the next batch.  0: a buffer of the library."""
         # PyTorch manages pinned memory: it does not use memory again before copies to the device have ended.
         pinned = torch.empty(self._fields.bytes, dtype=torch.uint8, pin_memory=True) if self._pin and self._fields.bytes else None
-        to = 0 if pinned is None else pinned.data_ptr()
         self._pinned.append(pinned)
+        return 0 if pinned is None else pinned.data_ptr()
+
+    def request_batch(self, batch: Batch) -> None:
+        """Requests a batch that was read.  It must not be used any more."""
+        self._assembler.add_batch(batch, self._buffer())
+
+    def request(self, plan: Plan, epoch: int, k: int) -> None:
+        to = self._buffer()
         if k < plan.streamed:
             if k == 0 or not self._streams:
                 self._assembler.open(plan.order(epoch, k))
@@ -61,11 +69,13 @@ class Decoding:
 
     functions: a weak reference to a method that returns two functions.  The first one makes a list of samples from a part of a
     batch; None: there are no samples.  The second one makes a batch of tensors from the list, or from the lmdbio.Batch.  This
-    object must not keep the program's functions alive, since they may refer to the object that owns the loader.
+    object must not keep the program's functions alive, since they may refer to the object that owns the loader.  path: for
+    messages.  samples: needed for request().
     """
 
-    def __init__(self, samples: Samples, functions: "weakref.WeakMethod[Callable[[], Functions]]", threads: int) -> None:
-        self._samples, self._functions, self._threads = samples, functions, threads
+    def __init__(self, path: Any, functions: "weakref.WeakMethod[Callable[[], Functions]]", threads: int,
+                 samples: Optional[Samples] = None) -> None:
+        self._path, self._samples, self._functions, self._threads = path, samples, functions, threads
         self._own_threads: Set[int] = set()  # their idents
         begin = functools.partial(_add_this_thread, self._own_threads)
         self._pool = concurrent.futures.ThreadPoolExecutor(threads, "lmdbio-decode", begin)
@@ -77,19 +87,30 @@ class Decoding:
     def has_room(self) -> bool:
         return True  # it is not known how much memory the program's functions take
 
-    def request(self, plan: Plan, epoch: int, k: int) -> None:
+    def _feed(self, read: Callable[[], Batch]) -> None:
         functions = self._functions()
         assert functions is not None
-        self._waiting.append(self._feeder.submit(self._feed, plan, epoch, k, *functions()))
+        self._waiting.append(self._feeder.submit(self._make, read, *functions()))
 
-    def _feed(self, plan: Plan, epoch: int, k: int, parts: Optional[Callable[[List[Record]], List[Any]]],
-              whole: Callable[[Any], Any]) -> "concurrent.futures.Future[Any]":
+    def request_batch(self, batch: Batch) -> None:
+        """Requests a batch that was read."""
+        self._feed(lambda: batch)
+
+    def request(self, plan: Plan, epoch: int, k: int) -> None:
+        self._feed(functools.partial(self._read, plan, epoch, k))
+
+    def _read(self, plan: Plan, epoch: int, k: int) -> Batch:
+        assert self._samples is not None
         if k >= plan.streamed:
-            batch = self._samples.read(plan.samples(epoch, k))
-        else:
-            if k == 0 or self._stream is None:
-                self._stream = self._samples.stream(plan, epoch, k, 1)
-            batch = next(self._stream)
+            return self._samples.read(plan.samples(epoch, k))
+        if k == 0 or self._stream is None:
+            self._stream = self._samples.stream(plan, epoch, k, 1)
+        batch: Batch = next(self._stream)
+        return batch
+
+    def _make(self, read: Callable[[], Batch], parts: Optional[Callable[[List[Record]], List[Any]]],
+              whole: Callable[[Any], Any]) -> "concurrent.futures.Future[Any]":
+        batch = read()
         if parts is None:
             return self._pool.submit(whole, batch)
         size = -(-len(batch) // (4 * self._threads))
@@ -102,7 +123,7 @@ class Decoding:
             return self._waiting.popleft().result().result()
         except BaseException as error:
             if self._closed:
-                raise CancelledError(f"{self._samples.reader.path}: the loader was closed") from error
+                raise CancelledError(f"{self._path}: the loader was closed") from error
             raise
 
     def close(self, wait: bool = False) -> None:

@@ -1,33 +1,26 @@
 """The loader whose threads assemble batches, in place of worker processes."""
 import os
 import weakref
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 import numpy
 import torch
 import torch.utils.data
 
-from ._arguments import Keys, last_of, left_out_by, number_within, whole_batch_size
-from ._fields import Columns, Datums, Flat
-from ._lmdbio import Batch, CancelledError, Record, _datum
+from ._arguments import Keys, last_of, left_out_by, whole_batch_size
+from ._conversion import Conversion
+from ._fields import Columns
+from ._follow import FollowDataset
+from ._followed import Followed
+from ._lmdbio import Batch, CancelledError
 from ._plan import Plan
-from ._prepared import Assembling, Decoding, Fields, Functions, Prepared
+from ._prepared import Assembling, Prepared
 from ._ranks import Ranks
 from ._state import position_in, state_of
 from ._tickets import Paths, Samples, open_reader
 
 
-class Datum(NamedTuple):
-    """A record that is a message of Caffe's protobuf type Datum.  `data` is a view of the record: pixels, or an encoded file."""
-
-    channels: int
-    height: int
-    width: int
-    label: int
-    encoded: bool
-    data: Any
-    key: Any
-    ordinal: int
+_LATER = "a later iteration over this TensorLoader has begun, or load_state_dict() or close() was called"
 
 
 class _Batches:
@@ -43,7 +36,7 @@ class _Batches:
         if self._k >= self._plan.batches:
             raise StopIteration
         if self._turn != self._loader._turn:
-            raise RuntimeError("a later iteration over this TensorLoader has begun, or load_state_dict() or close() was called")
+            raise RuntimeError(_LATER)
         try:
             batch = self._loader._take(self._plan, self._epoch, self._k)
         except StopIteration as error:  # it must not end the epoch
@@ -51,6 +44,21 @@ class _Batches:
         self._k += 1
         self._loader._now = (self._epoch, self._k)
         return batch
+
+
+class _FollowedBatches:
+    """An iteration over a TensorLoader of a FollowDataset."""
+
+    def __init__(self, loader: "TensorLoader", turn: int) -> None:
+        self._loader, self._turn = loader, turn
+
+    def __iter__(self) -> "_FollowedBatches":
+        return self
+
+    def __next__(self) -> Tuple[Any, int]:
+        if self._turn != self._loader._turn:
+            raise RuntimeError(_LATER)
+        return self._loader._take_followed()
 
 
 class TensorLoader:
@@ -61,7 +69,9 @@ class TensorLoader:
             for batch in loader:
                 batch["image"], batch["label"]
 
-    path: one path, or a sequence of paths, whose databases are read as one.
+    path: one path, or a sequence of paths, whose databases are read as one.  Or a FollowDataset without `decode` and `collate`:
+    the loader then yields tuples (batch, new) as lmdbio.Follow does, and takes none of `database`, `labels`, `label_fields`, the
+    arguments for the order, `memory` and `comm`.  While an iteration goes on, only the loader may use the FollowDataset.
 
     What a record is:
     fields: a NumPy dtype, or a list that numpy.dtype accepts, for values of one size.  A batch is a dict with a tensor of shape
@@ -94,34 +104,39 @@ class TensorLoader:
     makes its own loader.
     """
 
-    def __init__(self, path: Paths, database: Optional[str] = None, *, fields: Any = None,
+    def __init__(self, path: Union[Paths, FollowDataset], database: Optional[str] = None, *, fields: Any = None,
                  decode: Optional[Callable[[Any], Any]] = None, decode_batch: Optional[Callable[[Batch], Any]] = None,
                  collate_fn: Optional[Callable[[List[Any]], Any]] = None, labels: Any = None, label_fields: Any = None,
                  batch_size: int = 1, shuffle: bool = False, window: Optional[int] = None, seed: int = 0, drop_last: bool = False,
                  last: Optional[str] = None, rank: Optional[int] = None, ranks: Optional[int] = None,
                  exclude: Keys = (), exclude_prefixes: Keys = (), memory: Optional[int] = None, threads: Optional[int] = None,
                  prefetch: int = 2, pin_memory: Optional[bool] = None, device: Any = None, comm: Any = None) -> None:
-        datum = isinstance(fields, str) and fields == "caffe.Datum"
-        if isinstance(fields, str) and fields not in ("caffe.Datum", "flat", "views"):
-            raise ValueError(f'fields must be a dtype, "caffe.Datum", "flat" or "views", not {fields!r}')
-        if fields is None and decode is None and decode_batch is None:
-            raise ValueError("fields, decode or decode_batch is needed: it says what a record is")
-        if decode_batch is not None and (fields is not None or decode is not None) or decode is not None and fields is not None and not datum:
-            raise ValueError('only one of fields, decode and decode_batch may be given; decode also with fields="caffe.Datum"')
-        if collate_fn is not None and decode is None:
-            raise ValueError("collate_fn is for the samples of decode")
         if window is not None and (window < 1 or not shuffle):
             raise ValueError("window must be at least 1, and needs shuffle=True")
-        self._decode, self._decode_batch, self._collate, self._datum = decode, decode_batch, collate_fn, datum
-        self._views = isinstance(fields, str) and fields == "views"
-        self._threads = min(4, len(os.sched_getaffinity(0))) if threads is None else number_within("threads", threads, 1024)
-        self._ahead = number_within("prefetch", prefetch, 65536)
-        self._device = None if device is None else torch.device(device)
-        cuda = self._device is not None and self._device.type == "cuda"
-        if cuda and self._device is not None and self._device.index is None:
-            self._device = torch.device("cuda", torch.cuda.current_device())
-        self._pin = cuda if pin_memory is None else pin_memory
-        self._copies: Any = torch.cuda.Stream(self._device) if cuda else None
+        self._conversion = Conversion(fields, decode, decode_batch, collate_fn, threads, prefetch, pin_memory, device)
+        self._labels: Optional[torch.Tensor] = None
+        self._resume: Optional[Tuple[int, int]] = None  # epoch and batch at which the next iteration begins
+        self._next_epoch, self._now = 0, (0, 0)
+        self._turn = 0  # number of the latest iteration
+        self._prepared: List[Any] = []  # at most one: Prepared, or Followed
+        self._end = weakref.finalize(self, _close, self._prepared)  # Python also calls this function at its exit
+        self._pid = os.getpid()
+        self._dataset: Optional[FollowDataset] = None
+        if isinstance(path, FollowDataset):
+            wrong = [name for name, value, default in (
+                ("database", database, None), ("labels", labels, None), ("label_fields", label_fields, None),
+                ("batch_size", batch_size, 1), ("shuffle", shuffle, False), ("window", window, None), ("seed", seed, 0),
+                ("drop_last", drop_last, False), ("last", last, None), ("rank", rank, None), ("ranks", ranks, None),
+                ("exclude", exclude, ()), ("exclude_prefixes", exclude_prefixes, ()), ("memory", memory, None),
+                ("comm", comm, None)) if value is not default]
+            if wrong:
+                raise ValueError(f"{wrong[0]} is not for a FollowDataset, which has its own order")
+            if path._decode is not None or path._collate is not None:
+                raise ValueError("decode and collate of the FollowDataset have no effect: give decode and collate_fn to the loader")
+            self._dataset, self._path = path, os.fsdecode(path._path)
+            if not self._conversion.needs_record:
+                self._conversion.begin(self._path, None, path.share)
+            return
         self._ranks = Ranks(rank, ranks, comm)
         left_out = left_out_by(exclude, exclude_prefixes)
 
@@ -130,10 +145,10 @@ class TensorLoader:
             return Samples(reader, lambda: reader)
 
         self._samples = open_samples(path, database, memory)
+        self._path = self._samples.reader.path
         count = len(self._samples)
         self._all = Plan(count, whole_batch_size(batch_size), shuffle, window, seed, last=last_of(last, drop_last))
         room = min(self._all.batch, max(count, 1))  # records of the largest batch
-        self._labels: Optional[torch.Tensor] = None
         self._label_samples: Optional[Samples] = None
         if isinstance(labels, (str, bytes, os.PathLike, tuple)):
             if label_fields is None:
@@ -150,30 +165,26 @@ class TensorLoader:
             self._labels = _as_tensor(labels)
             if len(self._labels) != count:
                 raise ValueError(f"there are {len(self._labels)} labels, but {self._samples.reader.path} has {count} samples")
-        self._fields: Optional[Fields] = None
-        if fields is not None and decode is None and not self._views and count:
-            if datum:
-                self._fields = Datums(self._samples.reader.path, self._samples.record(0), room)
-            else:
-                self._fields = Flat() if isinstance(fields, str) else Columns(fields, room)
-
-        self._resume: Optional[Tuple[int, int]] = None  # epoch and batch at which the next iteration begins
-        self._next_epoch, self._now = 0, (0, 0)
-        self._turn = 0  # number of the latest iteration
-        self._prepared: List[Prepared] = []  # at most one
-        self._end = weakref.finalize(self, _close, self._prepared)  # Python also calls this function at its exit
-        self._pid = os.getpid()
+        if count:
+            self._conversion.begin(self._path, self._samples.record(0) if self._conversion.needs_record else None, room)
 
     @property
     def samples(self) -> int:
         """The number of samples of all ranks."""
+        self._needs_plan()
         return self._all.count
 
     @property
     def batch_size(self) -> int:
+        self._needs_plan()
         return self._all.batch
 
+    def _needs_plan(self) -> None:
+        if self._dataset is not None:
+            raise TypeError(f"{self._path}: a followed database has no fixed number of samples and batches, and no epochs")
+
     def _plan(self) -> Plan:
+        self._needs_plan()
         with self._ranks.asked_by_loader():
             rank, ranks = self._ranks.now()
         plan = self._all
@@ -184,6 +195,9 @@ class TensorLoader:
         return self._plan().batches
 
     def __iter__(self) -> Iterator[Any]:
+        if self._dataset is not None:
+            self._turn += 1
+            return _FollowedBatches(self, self._turn)
         epoch, first = self._resume or (self._next_epoch, 0)
         self._resume, self._next_epoch, self._now = None, epoch + 1, (epoch, first)
         self._turn += 1
@@ -191,17 +205,25 @@ class TensorLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next iteration.  Ends the current one."""
+        self._needs_plan()
         self._resume = (epoch, 0)
         self._turn += 1
 
     def state_dict(self) -> Dict[str, Any]:
         """Returns the state from which a loader resumes after the last batch that the program got.  Save it with the model."""
+        if self._dataset is not None:
+            self._settle()
+            return self._dataset.state_dict()
         epoch, k = self._resume or self._now
         plan = self._plan()
         return state_of(plan, epoch, min(k * plan.batch, plan.length))
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Makes the next iteration begin where state_dict() was called.  Also takes the state of an lmdbio.torch.DataLoader."""
+        """Makes the next iteration begin where state_dict() was called.  Also takes the state of an lmdbio.torch.DataLoader, or with
+        a FollowDataset that of the dataset."""
+        if self._dataset is not None:
+            self.close()
+            return self._dataset.load_state_dict(state)
         plan = self._plan()
         epoch, records = position_in(state, plan)
         if records % plan.batch:
@@ -219,39 +241,48 @@ class TensorLoader:
         _close(self._prepared, wait=True)
 
     def _sources(self) -> List[Any]:
-        sources: List[Any] = []
-        if self._fields is not None:
-            sources.append(Assembling(self._samples, self._fields, self._threads, self._ahead, self._pin))
-        else:
-            sources.append(Decoding(self._samples, weakref.WeakMethod(self._functions), self._threads))
+        sources: List[Any] = [self._conversion.source(self._samples.reader, self._samples)]
         if self._label_samples is not None:
-            sources.append(Assembling(self._label_samples, self._label_columns, 1, self._ahead, self._pin))
+            sources.append(Assembling(self._label_samples.reader, self._label_columns, 1, self._conversion.ahead, self._conversion.pin))
         return sources
 
-    def _functions(self) -> Functions:
-        """Returns the two functions of Decoding."""
-        if self._views:
-            return None, lambda batch: batch.values
-        if self._decode_batch is not None:
-            return None, self._decode_batch
-        assert self._decode is not None
-        decode: Callable[[Any], Any] = self._decode
-        path, datum = self._samples.reader.path, self._datum
+    def _check(self) -> None:
+        if self._pid != os.getpid():
+            raise RuntimeError(f"{self._path}: this loader was made by another process; each process makes its own")
+        if not self._end.alive:
+            raise CancelledError(f"{self._path}: the interpreter ends")
 
-        def decode_all(records: List[Record]) -> List[Any]:
-            return [decode(datum_in(r, path) if datum else r) for r in records]
+    def _settle(self) -> None:
+        """Waits until no other thread uses the FollowDataset."""
+        self._check()
+        for followed in self._prepared:
+            followed.settle()
 
-        return decode_all, self._collate or torch.utils.data.default_collate
+    def _take_followed(self) -> Tuple[Any, int]:
+        assert self._dataset is not None
+        self._settle()
+        follow = self._dataset.follow
+        if self._prepared and self._prepared[0].follow is not follow:  # the program has closed the dataset
+            _close(self._prepared)
+        if not self._prepared:
+            self._prepared.append(Followed(follow, weakref.WeakMethod(self._source_of_followed), self._conversion.ahead, self._conversion.pin))
+        return self._prepared[0].take(self._conversion.finished)
+
+    def _source_of_followed(self, first: Batch) -> Any:
+        """Returns a source for the batches of the FollowDataset.  `first`: one of them."""
+        assert self._dataset is not None
+        if self._conversion.needs_record:
+            if not len(first):
+                raise ValueError(f"{self._path}: the shape of the Datums is not known: this rank has no record of the first batch")
+            self._conversion.begin(self._path, first[0], self._dataset.share)
+        return self._conversion.source(self._dataset.follow)
 
     def _take(self, plan: Plan, epoch: int, k: int) -> Any:
-        if self._pid != os.getpid():
-            raise RuntimeError(f"{self._samples.reader.path}: this loader was made by another process; each process makes its own")
-        if not self._end.alive:
-            raise CancelledError(f"{self._samples.reader.path}: the interpreter ends")
+        self._check()
         if self._prepared and (self._prepared[0].plan != plan or self._prepared[0].next != (epoch, k)):
             _close(self._prepared)
         if not self._prepared:
-            self._prepared.append(Prepared(self._sources(), plan, epoch, k, self._ahead))
+            self._prepared.append(Prepared(self._sources(), plan, epoch, k, self._conversion.ahead))
         try:
             made = self._prepared[0].take()
         except BaseException:
@@ -266,31 +297,7 @@ class TensorLoader:
             # The next call requests the same batch again, and raises the exception.
         if self._labels is not None:
             made.append(self._labels[torch.from_numpy(plan.samples(epoch, k))])
-        batch = _joined(made)
-        if self._pin:
-            batch = _each(batch, lambda t: t if t.is_pinned() else t.pin_memory())
-        return self._moved(batch)
-
-    def _moved(self, batch: Any) -> Any:
-        if self._device is None:
-            return batch
-        if self._copies is None:
-            return _each(batch, lambda t: t.to(self._device))
-        with torch.cuda.stream(self._copies):
-            moved = _each(batch, lambda t: t.to(self._device, non_blocking=True))
-        now: Any = torch.cuda.current_stream(self._device)
-        now.wait_stream(self._copies)
-        _each(moved, lambda t: t.record_stream(now))
-        return moved
-
-
-def datum_in(record: Record, path: str) -> Datum:
-    """Returns the Datum in a record's value.  Raises ValueError if it is none; `path` is for the message."""
-    found = _datum(record.value)
-    if found is None:
-        raise ValueError(f"{path}: record {record.ordinal} (key {bytes(record.key)!r}) is not a Datum")
-    channels, height, width, label, encoded, at, size, _ = found
-    return Datum(channels, height, width, label, encoded, record.value[at:at + size], record.key, record.ordinal)
+        return self._conversion.finished(made)
 
 
 def _as_tensor(labels: Any) -> torch.Tensor:
@@ -303,35 +310,7 @@ def _as_tensor(labels: Any) -> torch.Tensor:
                         f"of {array.ndim} dimensions") from None
 
 
-def _close(prepared: List[Prepared], wait: bool = False) -> None:
+def _close(prepared: List[Any], wait: bool = False) -> None:
     """Ends the preparation of batches.  wait: also waits for functions of the program."""
     while prepared:
         prepared.pop().close(wait)
-
-
-def _joined(parts: List[Any]) -> Any:
-    """Returns the batch and its labels as one dict or tuple."""
-    batch, *more = parts
-    for labels in more:
-        if not isinstance(batch, dict):
-            batch = (batch, labels)
-            continue
-        labels = labels if isinstance(labels, dict) else {"label": labels}
-        twice = batch.keys() & labels.keys()
-        if twice:
-            raise ValueError(f"labels: the batch already has a field {min(twice)!r}")
-        batch = {**batch, **labels}
-    return batch
-
-
-def _each(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Returns a batch with changed tensors."""
-    if isinstance(batch, torch.Tensor):
-        return change(batch)
-    if isinstance(batch, dict):
-        return {name: _each(part, change) for name, part in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(_each(part, change) for part in batch))
-    if isinstance(batch, (list, tuple)):
-        return type(batch)(_each(part, change) for part in batch)
-    return batch

@@ -20,7 +20,8 @@ from ._follow import FollowDataset
 from ._plan import Plan
 from ._ranks import Ranks
 from ._state import position_in, state_of
-from ._tensors import Datum, TensorLoader
+from ._conversion import Datum
+from ._tensors import TensorLoader
 from ._tickets import Indices, Listed, Planned
 
 __all__ = ["BatchSampler", "DataLoader", "Datum", "FollowDataset", "LmdbDataset", "LmdbIterableDataset", "TensorLoader"]
