@@ -32,7 +32,15 @@ Rehearsal::Rehearsal(const RehearsalTerms& terms)
 // --- the log ---
 
 void Rehearsal::start(std::uint64_t count, std::span<const std::uint64_t> labels) {
-  for (std::uint64_t i = 0; i < count; ++i) add(next_number_++, labels.empty() ? 0 : labels[i]);
+  if (swaps()) {
+    for (std::uint64_t i = 0; i < count; ++i) add(next_number_ + i, labels.empty() ? 0 : labels[i]);
+  } else if (count != 0) {  // as if each of them were added
+    const std::uint64_t kept = terms_.kind == BufferKind::ring ? std::min(count, terms_.capacity) : count;
+    Reservoir& r = of(0);
+    r.seen += count;
+    r.numbers.add(next_number_ + count - kept, kept);
+  }
+  next_number_ += count;
   drawn_.clear();
   for (std::uint64_t b = 0; b <= terms_.lag; ++b) draw();
 }

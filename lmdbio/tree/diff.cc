@@ -151,7 +151,16 @@ Status Diff::trees(const DbRecord& older, const DbRecord& newer) {
 Status Diff::found(const DiffItem* older, const DiffItem* newer) {
   if (older != nullptr && newer != nullptr && same_node(*older, *newer)) return {};
   const bool alone = older == nullptr && (flags_ & MDB_DUPSORT) == 0;  // emit() needs no other pages
-  if (alone && pairs_.empty()) return emit({false, true, {}, *newer});
+  if (alone && pairs_.empty()) {
+    if (newer->flags != 0) return emit({false, true, {}, *newer});
+    return give({Change::inserted,
+                 name_,
+                 newer->key_span(),
+                 {},
+                 {newer->data, newer->data_bytes},
+                 newer->page,
+                 newer->index});
+  }
   pairs_.push_back({older != nullptr, newer != nullptr, older != nullptr ? *older : DiffItem{},
                     newer != nullptr ? *newer : DiffItem{}});
   return pairs_.size() < kTogether ? Status() : flush();
