@@ -155,22 +155,33 @@ struct Answer {
   }
 };
 
+void add(Answer& a, const lmdbio::Follow::Next& next) {
+  a.position = next.batch.position();
+  a.fresh = next.fresh;
+  for (const lmdbio::Record& r : next.batch) {
+    std::string& s = a.records.emplace_back();
+    put(s, r.ordinal);
+    put(s, r.key.size());
+    s.append(reinterpret_cast<const char*>(r.key.data()), r.key.size());
+    s.append(reinterpret_cast<const char*>(r.value.data()), r.value.size());
+  }
+}
+
+/// Takes the next batch.  Reads batches ahead sometimes, on each rank at other times.
 Answer ask(lmdbio::Follow& follow) {
-  Answer a;
+  static Rng rng(static_cast<std::uint64_t>(rank));
+  Answer a, ahead;
   try {
-    if (const std::optional<lmdbio::Follow::Next> next = follow.next()) {
-      a.position = next->batch.position();
-      a.fresh = next->fresh;
-      for (const lmdbio::Record& r : next->batch) {
-        std::string& s = a.records.emplace_back();
-        put(s, r.ordinal);
-        put(s, r.key.size());
-        s.append(reinterpret_cast<const char*>(r.key.data()), r.key.size());
-        s.append(reinterpret_cast<const char*>(r.value.data()), r.value.size());
-      }
-    } else {
+    if (rng.between(0, 1) == 0) (void)follow.ahead(rng.between(0, 4));
+    const bool waits = rng.between(0, 1) == 0, ended = waits && !follow.wait();
+    if (waits && !ended) add(ahead, follow.ahead(0).value());
+    const std::optional<lmdbio::Follow::Next> next = ended ? std::nullopt : follow.next();
+    if (next)
+      add(a, *next);
+    else
       a.code = MDB_NOTFOUND;
-    }
+    if (waits && next && ahead.share(0, 1) != a.share(0, 1))
+      throw std::runtime_error("batch " + std::to_string(a.position) + " is not the one that was read ahead");
   } catch (const lmdbio::Error& e) {
     a.code = e.code();
   }
