@@ -60,7 +60,7 @@ class Diff {
   struct Named {
     std::string name;
     bool has_older, has_newer;
-    DbRecord older, newer;
+    DbRecord older{}, newer{};
   };
 
   DiffPages& side(bool newer) noexcept { return newer ? newer_ : older_; }
@@ -76,6 +76,9 @@ class Diff {
   Status dups_of(const DiffItem& node, DiffItems& items);
   Status value(bool newer, const DiffItem& item, Bytes& out);
   Status give(const ChangedRecord& record);
+  ChangedRecord inserted(const DiffItem& i) const noexcept {  // its value is in its leaf page
+    return {Change::inserted, name_, i.key_span(), {}, {i.data, i.data_bytes}, i.page, i.index};
+  }
 
   const bool held_;
   DiffVisitor& visitor_;
@@ -151,16 +154,8 @@ Status Diff::trees(const DbRecord& older, const DbRecord& newer) {
 Status Diff::found(const DiffItem* older, const DiffItem* newer) {
   if (older != nullptr && newer != nullptr && same_node(*older, *newer)) return {};
   const bool alone = older == nullptr && (flags_ & MDB_DUPSORT) == 0;  // emit() needs no other pages
-  if (alone && pairs_.empty()) {
-    if (newer->flags != 0) return emit({false, true, {}, *newer});
-    return give({Change::inserted,
-                 name_,
-                 newer->key_span(),
-                 {},
-                 {newer->data, newer->data_bytes},
-                 newer->page,
-                 newer->index});
-  }
+  if (alone && pairs_.empty())
+    return newer->flags != 0 ? emit({false, true, {}, *newer}) : give(inserted(*newer));
   pairs_.push_back({older != nullptr, newer != nullptr, older != nullptr ? *older : DiffItem{},
                     newer != nullptr ? *newer : DiffItem{}});
   return pairs_.size() < kTogether ? Status() : flush();
@@ -220,10 +215,9 @@ Status Diff::emit(const Pair& p) {
   Bytes values[2];
   const bool plain[2] = {p.has_older && !(name_.empty() && was_database),
                          p.has_newer && !(name_.empty() && is_database_now)};
-  if (plain[0])
-    if (const Status st = value(false, p.older, values[0]); !st.ok()) return st;
-  if (plain[1])
-    if (const Status st = value(true, p.newer, values[1]); !st.ok()) return st;
+  for (const bool newer : {false, true})
+    if (plain[newer])
+      if (const Status st = value(newer, newer ? p.newer : p.older, values[newer]); !st.ok()) return st;
   if (plain[0] && plain[1]) {
     if (values[0].size() == values[1].size()) {
       // No value has bytes of another one.
@@ -243,10 +237,7 @@ Status Diff::emit(const Pair& p) {
 void Diff::take_named(const Pair& p) {
   const DiffItem& one = p.has_newer ? p.newer : p.older;
   Named n{std::string(reinterpret_cast<const char*>(one.key), one.key_bytes),
-          p.has_older && is_database(p.older),
-          p.has_newer && is_database(p.newer),
-          {},
-          {}};
+          p.has_older && is_database(p.older), p.has_newer && is_database(p.newer)};
   if (n.has_older) n.older = load<DbRecord>(p.older.data);
   if (n.has_newer) n.newer = load<DbRecord>(p.newer.data);
   if (!n.has_older) n.older = empty_tree(n.newer);
