@@ -10,9 +10,9 @@ Status newest(EnvHandle& env, tree::Snapshot& out) {
   if (env.engine->window() == nullptr) return Status::from_errno(ENOMEM);
   tree::MetaCopies metas;
   if (const Status st = env.engine->read_metas(metas); !st.ok()) return st;
-  const tree::MetaSource source(metas.pages());
+  const tree::MetaSource source(metas.records());
   Status st = source.renew(out.txnid);
-  if (st.ok()) st = tree::read_snapshot(metas.pages(), source, out);
+  if (st.ok()) st = tree::read_snapshot(metas.records(), source, out);
   return st.raw() != MDB_BAD_TXN ? st : Status::from_mdb(MDB_CORRUPTED);
 }
 

@@ -72,7 +72,7 @@ bool close_proofs(EnvHandle& env) noexcept {
   env.proof.reset();
   lock_handles();
   for_each_served([&any](EnvHandle& e) {
-    if (e.unmapped || e.passed() == nullptr || !e.proof) return;  // without a companion: reopen() uses it
+    if (e.alone || e.passed() == nullptr || !e.proof) return;  // without a companion: reopen() uses it
     any = true;
     e.proof.reset();
   });
@@ -297,7 +297,7 @@ void close_on_exec(const Stock& stock, MDB_env* real) noexcept {
 
 void forget_companions() noexcept {
   for_each_served([](EnvHandle& env) {
-    if (!env.unmapped) {
+    if (!env.alone) {
       env.real.store(nullptr, std::memory_order_relaxed);
       env.reopening.store(Reopening::none, std::memory_order_relaxed);
       env.reopen_error = 0;
@@ -351,14 +351,14 @@ void look_back(ReadTxn& t) noexcept {
   if (t.used() == t.used_before) return;  // nothing was read
   tree::MetaCopies metas;
   if (e.engine->window() == nullptr || e.overtaken.load() || !e.engine->read_metas(metas).ok() ||
-      !tree::overtaken(metas.pages(), t.txn.id()))
+      !tree::overtaken(metas.records(), t.txn.id()))
     return;
   int rc = 0;
   MDB_env* const real = companion(e, rc);
   if (real != nullptr && !e.lockless && slot_holds(*e.stock, real, t.txn.id())) return;
   if (e.overtaken.exchange(true)) return;
   std::uint64_t now = 0;
-  (void)tree::MetaSource(metas.pages()).renew(now);
+  (void)tree::MetaSource(metas.records()).renew(now);
   log_line(LogLevel::warn,
            "%s: changed by a writer while it was being read without locks: transaction %" PRIu64
            " was read, but the newest is %" PRIu64 "; the data read may be inconsistent",

@@ -11,9 +11,9 @@
 #include "compat/companion.h"
 #include "compat/guard.h"
 #include "compat/lifecycle.h"
+#include "compat/open_alone.h"
 #include "compat/prove.h"
 #include "compat/route.h"
-#include "compat/unmapped.h"
 #include "lmdbio/base/config.h"
 #include "lmdbio/base/log.h"
 #include "lmdbio/base/mapping.h"
@@ -120,13 +120,13 @@ LMDBIO_ABI int mdb_env_open(MDB_env* env, const char* path, unsigned int flags, 
   const AsyncSignalsBlocked fork_safe;  // once for all that follows
   if (const int rc = guarded([&] { return as_status(open_companion(*e, path, flags, mode)); }); rc != 0) {
     if (read_only) {
-      bool unmapped = false;
+      bool alone = false;
       (void)guarded([&] {
         e->proof.open(file);
-        unmapped = open_unmapped(*e, path, flags);
+        alone = open_alone(*e, path, flags, rc);
         return Status();
       });
-      if (unmapped) return 0;
+      if (alone) return 0;
       (void)guarded([&] {
         explain_refusal(file, e->proof);
         return Status();
@@ -168,7 +168,7 @@ LMDBIO_ABI int mdb_env_set_mapsize(MDB_env* env, size_t size) {
     if (rc == 0 && !e->opened) e->setup.map_bytes = size;
     return rc;
   }
-  if (e->unmapped) {
+  if (e->alone) {
     if (!e->idle()) return EINVAL;  // stock does so only while a write transaction runs
     return guarded([&] {
       MDB_envinfo now{};

@@ -122,7 +122,7 @@ class LocalReader final : public ReaderTeam, public ranks::TeamReader::Local {
     state.mtime_ns = static_cast<std::uint64_t>(identity.value().mtime_ns);
     state.txnid = source.txnid;
     for (std::size_t i = 0; i < state.metas.size(); ++i)
-      state.metas[i] = hash(metas.pages()[i / 2], format::kMetaBytes, i);
+      state.metas[i] = hash(metas.records()[i / 2], sizeof(format::MetaRecord), i);
     if (shared_ == nullptr || shared_->may_renew()) state_ = state;
     return {};
   }

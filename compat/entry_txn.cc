@@ -32,7 +32,7 @@ struct CompanionSource {
 Status bad_metas(ReadTxn& t) noexcept {
   tree::MetaCopies copies;
   if (const Status st = t.env->engine->read_metas(copies); !st.ok()) return st;
-  const std::byte* const(&metas)[2] = copies.pages();
+  const std::byte* const(&metas)[2] = copies.records();
   const std::uint64_t a = tree::SharedWords::load(metas[0] + tree::detail::kAtTxnid),
                       b = tree::SharedWords::load(metas[1] + tree::detail::kAtTxnid);
   const std::uint64_t locked = t.companion != nullptr ? t.env->stock->txn_id(t.companion) : 0;
@@ -52,12 +52,12 @@ Status bad_metas(ReadTxn& t) noexcept {
 Status start_by_metas(ReadTxn& t) {
   for (;;) {
     const tree::Env::Metas metas = t.env->engine->metas();
-    const tree::MetaSource source(metas.pages);
+    const tree::MetaSource source(metas.records);
     std::uint64_t txnid = 0;
     Status st = source.renew(txnid);
     if (st.ok()) st = t.txn.begin(txnid, source);
     // If a chunk has replaced these pages, writers no longer change them: try again with the new ones.
-    if (st.ok() || t.env->engine->metas().pages[0] == metas.pages[0]) return st;
+    if (st.ok() || t.env->engine->metas().records[0] == metas.records[0]) return st;
   }
 }
 
@@ -68,7 +68,7 @@ Status start(ReadTxn& t) {
   if (!t.by_metas) [[likely]] {
     const CompanionSource source{*t.env->stock, t.companion};
     st = t.txn.begin(source.stock.txn_id(t.companion), source);
-  } else if (!t.env->unmapped) {
+  } else if (!t.env->engine->unmapped()) {
     st = start_by_metas(t);
   } else {
     st = t.txn.begin_unmapped();

@@ -216,8 +216,9 @@ void Follow::load_lines(const window::WindowView& view, const std::vector<Row>& 
   const auto page_of = [&](const Row& row) {
     return row.entry.place.known() ? view.at(format::Pgno{row.entry.place.page()}) : nullptr;
   };
-  const auto slot_of = [](const std::byte* page, const Row& row) {
-    return page + format::kPageHeader + 2 * row.entry.place.index();
+  const auto header = [&view](const std::byte* page) { return format::PageHeader{page, view.version()}; };
+  const auto slot_of = [&](const std::byte* page, const Row& row) {
+    return header(page).slots() + 2 * row.entry.place.index();
   };
   for (const Row& row : rows)
     if (const std::byte* const page = page_of(row); page != nullptr) {
@@ -226,8 +227,7 @@ void Follow::load_lines(const window::WindowView& view, const std::vector<Row>& 
     }
   for (const Row& row : rows)
     if (const std::byte* const page = page_of(row); page != nullptr)
-      for (std::size_t line = 0, at = lmdbio::load<std::uint16_t>(slot_of(page, row)); line < kMostLines;
-           ++line)
+      for (std::size_t line = 0, at = header(page).slot(row.entry.place.index()); line < kMostLines; ++line)
         __builtin_prefetch(page + at + line * kLine);
 }
 

@@ -101,7 +101,7 @@ bool Follow::is_safe(const ReadTxn& t) const noexcept {
     return true;
   }
   tree::MetaCopies metas;
-  return t.env->engine->read_metas(metas).ok() && !tree::overtaken(metas.pages(), t.txn.id());
+  return t.env->engine->read_metas(metas).ok() && !tree::overtaken(metas.records(), t.txn.id());
 }
 
 Status Follow::check_path(std::string& why) {

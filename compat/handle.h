@@ -224,7 +224,7 @@ struct EnvHandle {
   static constexpr std::uint64_t kTag = kEnvTag;
   std::uint64_t tag = kTag;
   const Stock* stock = nullptr;
-  /// Null for an unmapped file.  In a forked child with an engine, null until companion() has opened it.
+  /// Null if `alone`.  In a forked child with an engine, null until companion() has opened it.
   std::atomic<MDB_env*> real{nullptr};
   std::unique_ptr<tree::Env> engine;  ///< null: pass-through
   int fd = -1;                        ///< of the data file, from the real environment at the engine's start
@@ -232,7 +232,7 @@ struct EnvHandle {
   bool opened = false;
   bool tried = false;      ///< an open failed in the real library
   bool refused = false;    ///< an open was refused before the real library was called
-  bool unmapped = false;   ///< the file cannot be mapped: there never is a real environment
+  bool alone = false;      ///< there never is a real environment: see alone.h
   bool local = false;      ///< the file was known to be on a local file system before the open
   bool lockless = false;   ///< the real environment has no locks, though the program did not ask for that
   bool inherited = false;  ///< opened before a fork; this process is the child

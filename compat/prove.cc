@@ -37,9 +37,10 @@ bool explain_metas(const File& file, char (&why)[kWhyBytes], int& which) noexcep
   if (!read_fully(engine, 0, first).ok()) return false;
   if (format::explain_meta(first, why)) return true;
   which = 1;
-  const std::size_t size = format::page_size(load<format::MetaRecord>(first + format::kPageHeader));
+  const format::MetaRecord meta = format::parse_meta(first).value();
+  const std::size_t size = format::page_size(meta);
   const Result<std::uint64_t> length = file.size();
-  if (length && length.value() < size + format::kMetaBytes) {
+  if (length && length.value() < size + format::meta_bytes(format::version(meta))) {
     (void)std::snprintf(why, sizeof why, "the file ends before this page, at %" PRIu64 " bytes",
                         length.value());
     return true;
@@ -224,7 +225,7 @@ Status prove_copyable(EnvHandle& env, MDB_env* real, const ReadTxn* of) {
       // Stock's copy would fail with the same error.
       if (held.rc() != 0) return as_status(held.rc());
       now.txnid = held.id();
-      Status st = tree::read_snapshot(engine.metas().pages, held, now);
+      Status st = tree::read_snapshot(engine.metas().records, held, now);
       if (st.raw() == MDB_BAD_TXN) st = Status::from_mdb(MDB_CORRUPTED);
       if (!st.ok()) return st;
     }
@@ -233,7 +234,7 @@ Status prove_copyable(EnvHandle& env, MDB_env* real, const ReadTxn* of) {
     const Status st =
         check::check_compact_copy(engine.window()->view(engine.file_pages(now.txnid)), now, hazard);
     if (st.ok()) return {};
-    if (tree::overtaken(engine.metas().pages, now.txnid))
+    if (tree::overtaken(engine.metas().records, now.txnid))
       continue;  // without locks, the writer may have changed the page meanwhile
     log_line(LogLevel::warn, "%s: page %" PRIu64 ": %s; the database is not copied", env.stats.path.c_str(),
              hazard.page, hazard.reason);

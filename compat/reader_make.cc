@@ -90,7 +90,7 @@ struct Counted {
   records::Database database;
   FileSet::Part part;
   std::vector<records::Excluded> excluded;
-  std::size_t page_size = 0;
+  format::PageFormat pages{0};
   std::shared_ptr<Opened> opened;
   Status status;
   std::string why;
@@ -111,8 +111,8 @@ Status count(const char* path, const lmdbio_reader_options& options, Counted& ou
   d.db = t->txn.record_now(dbi);
   d.key_order = env.engine->dbx(dbi).key_order;
   d.dup_order = env.engine->dbx(dbi).dup_order;
-  out.page_size = env.engine->page_size();
-  out.part = {data_file(env.setup.path.c_str(), env.setup.open_flags), origin.id, d.pages * out.page_size};
+  out.pages = env.engine->pages();
+  out.part = {data_file(env.setup.path.c_str(), env.setup.open_flags), origin.id, d.pages * out.pages.size};
   return find_excluded(*t, dbi, options, d.name, out.excluded, out.why);
 }
 
@@ -169,6 +169,7 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   source.programs_fd = origin.fd;
   source.available = memory_facts().available;
   source.page_size = env.engine->page_size();
+  source.version = env.engine->pages().version;
   source.txnid = t.txn.id();
   source.pages = std::min(t.txn.snapshot().last_pg + 1, env.engine->file_pages(source.txnid));
   source.reads_around = part.reads_around && config().engine == IoEngineChoice::automatic;
@@ -261,9 +262,9 @@ Status make_many_reader(std::span<const char* const> paths, const lmdbio_reader_
       why = std::move(c.why);
       return c.status;
     }
-    if (c.page_size != all[0].page_size) {
-      why = c.database.name + ": pages have " + std::to_string(c.page_size) + " bytes, but " +
-            std::to_string(all[0].page_size) + " in " + all[0].database.name +
+    if (c.pages != all[0].pages) {
+      why = c.database.name + ": pages have " + std::to_string(c.pages.size) + " bytes, but " +
+            std::to_string(all[0].pages.size) + " in " + all[0].database.name +
             "; databases of one reader must have the same page size";
       return Status::from_errno(ENOTSUP);
     }
@@ -290,12 +291,13 @@ Status make_many_reader(std::span<const char* const> paths, const lmdbio_reader_
   const ReadDecision read = choose_read_path(Access::reader, facts);
 
   records::Source source;
-  source.joined = std::make_shared<records::Databases>(std::move(databases), std::move(files),
-                                                       all[0].page_size, read == ReadPath::direct);
+  source.joined = std::make_shared<records::Databases>(std::move(databases), std::move(files), all[0].pages,
+                                                       read == ReadPath::direct);
   source.file = file.value();
   source.name = source.joined->all[0].name;
   if (paths.size() > 1) source.name += " and " + std::to_string(paths.size() - 1) + " other databases";
-  source.page_size = all[0].page_size;
+  source.page_size = all[0].pages.size;
+  source.version = all[0].pages.version;
   source.pages = source.joined->files.bytes() / source.page_size;
   source.db = sum;
   source.snapshot = opened;  // only keeps the environment open, for the statistics

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "bench/common.h"
+#include "lmdbio/format/layout_09.h"
 #include "lmdbio/format/meta_view.h"
 #include "lmdbio/format/page_view.h"
 
@@ -33,7 +34,8 @@ class Pages {
   }
   PageView view(std::size_t i, std::uint64_t number) const {
     PageView page;
-    if (!PageView::open(bytes_.get() + i * room_, page_size_, Pgno{number}, page))
+    if (!PageView::open(lmdbio::format::Version::v09, bytes_.get() + i * room_, page_size_, Pgno{number},
+                        page))
       die("page %" PRIu64 " is damaged", number);
     return page;
   }

@@ -35,8 +35,7 @@ EnvironmentFile::~EnvironmentFile() {
 Status EnvironmentFile::begin_unmapped(std::uint64_t used_pages) {
   std::shared_ptr<window::WindowFile> first = window_file(used_pages);
   if (first == nullptr) return Status::from_errno(ENOMEM);
-  unmapped_file_ =
-      std::make_unique<UnmappedFile>(origin(), facts_.page_size, name(), window_, std::move(first));
+  unmapped_file_ = std::make_unique<UnmappedFile>(origin(), facts_.pages, name(), window_, std::move(first));
   return {};
 }
 
@@ -56,7 +55,7 @@ std::shared_ptr<window::WindowFile> EnvironmentFile::window_file(std::uint64_t u
   window::Prefetcher* const prefetcher = window::Prefetcher::get();
   if (prefetcher == nullptr || window_ == nullptr) return nullptr;
   Result<std::shared_ptr<window::WindowFile>> file = prefetcher->open(
-      window_, origin(), name(), used_pages * facts_.page_size, newest_.load(std::memory_order_relaxed));
+      window_, origin(), name(), used_pages * facts_.pages.size, newest_.load(std::memory_order_relaxed));
   if (!file) return nullptr;
   auto* const mine = new (std::nothrow) std::shared_ptr<window::WindowFile>(file.value());
   std::shared_ptr<window::WindowFile>* none = nullptr;

@@ -28,7 +28,7 @@ class EnvironmentFile {
     FileIdentity id;   ///< of the file
     std::string path;  ///< absolute; empty: not known
     std::string name;  ///< for messages
-    std::size_t page_size;
+    format::PageFormat pages;
     bool no_readahead;  ///< MDB_NORDAHEAD is set
     bool unmapped;      ///< the file cannot be mapped
   };

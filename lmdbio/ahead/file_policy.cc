@@ -35,7 +35,7 @@ void pass_by(WindowFile& file, const format::PageView& leaf, const window::Windo
     format::Node node;
     if (!leaf.node(i, node)) break;
     if ((node.flags() & format::kBigData) == 0) continue;
-    const std::uint64_t pages = format::overflow_pages(node.data_size(), view.shift());
+    const std::uint64_t pages = view.overflow_pages(node.data_size());
     const std::uint64_t page = format::raw(node.overflow()) + pages / 2;
     if (page < view.pages()) values[n++] = view.hint(format::Pgno{page});
   }

@@ -4,42 +4,85 @@
 
 namespace lmdbio::ahead {
 
-const std::byte* LeafAhead::leaf_at(const window::WindowView& view, const format::PageView& parent,
-                                    unsigned i) noexcept {
-  format::Node node;
-  if (i >= parent.count() || !parent.node(i, node)) return nullptr;
-  return format::raw(node.child()) < view.pages() ? view.hint(node.child()) : nullptr;
+using format::Version;
+
+namespace {
+
+/// Returns the leaf of an entry of the branch page above it, for prefetch instructions; null if there is
+/// none.
+template <Version kVersion>
+[[gnu::always_inline]] inline const std::byte* leaf_at(const window::WindowView& view,
+                                                       const format::PageView& parent, unsigned i) noexcept {
+  const std::byte* at;
+  if (i >= parent.count() || !parent.node_at<kVersion>(i, at)) return nullptr;
+  const format::Pgno child = format::Node{at}.child();
+  return format::raw(child) < view.pages() ? view.hint(child) : nullptr;
 }
 
-void LeafAhead::jumped(const window::WindowView& view, const format::PageView& parent, unsigned taken,
-                       const format::PageView& leaf, unsigned index) noexcept {
+}  // namespace
+
+template <Version kVersion>
+[[gnu::always_inline]] inline void LeafAhead::jumped_in(const window::WindowView& view,
+                                                        const format::PageView& parent, unsigned taken,
+                                                        const format::PageView& leaf,
+                                                        unsigned index) noexcept {
   phase_ = Phase::start;
-  next_ = leaf_at(view, parent, taken + 1);
+  next_ = leaf_at<kVersion>(view, parent, taken + 1);
   if (next_ == nullptr) return;
   __builtin_prefetch(next_);
   // The step to entry index + 1 of this leaf prefetches entry 0 of the next one.
-  slots_ = leaf.bytes() + format::kPageHeader - 2 * (std::size_t{index} + 1);
+  slots_ = leaf.bytes() + format::page_header(kVersion) - 2 * (std::size_t{index} + 1);
+  next_ += format::slot_base(kVersion);
   more_lines_ = 0;
 }
 
-void LeafAhead::walked(const window::WindowView& view, const format::PageView& parent, unsigned taken,
-                       const format::PageView& leaf) noexcept {
+template <Version kVersion>
+[[gnu::always_inline]] inline void LeafAhead::walked_in(const window::WindowView& view,
+                                                        const format::PageView& parent, unsigned taken,
+                                                        const format::PageView& leaf) noexcept {
+  constexpr std::size_t kHeader = format::page_header(kVersion), kBase = format::slot_base(kVersion);
   const unsigned entries = leaf.count();
-  next_ = leaf_at(view, parent, taken + 1);
-  if (const std::byte* const page = leaf_at(view, parent, taken + 2); page != nullptr)
+  next_ = leaf_at<kVersion>(view, parent, taken + 1);
+  if (const std::byte* const page = leaf_at<kVersion>(view, parent, taken + 2); page != nullptr)
     __builtin_prefetch(page);
   // Prefetch the page numbers of later leaves early enough.
   if (constexpr unsigned kBranchAhead = 8; taken + kBranchAhead < parent.count())
-    __builtin_prefetch(parent.bytes() + load<std::uint16_t>(parent.bytes() + format::kPageHeader +
-                                                            2 * (taken + std::size_t{kBranchAhead})));
+    __builtin_prefetch(
+        parent.bytes() + kBase +
+        load<std::uint16_t>(parent.bytes() + kHeader + 2 * (taken + std::size_t{kBranchAhead})));
   // The step to entry 1 of this leaf prefetches entry 0 of the next one.
-  slots_ = next_ != nullptr ? next_ + format::kPageHeader - 2 : nullptr;
+  slots_ = next_ != nullptr ? next_ + kHeader - 2 : nullptr;
+  if (next_ != nullptr) next_ += kBase;
   if (leaves_left_ == 0 || phase_ == Phase::start) tune();
   --leaves_left_;
   entries_ += entries;
   const bool whole = phase_ == Phase::whole || (phase_ == Phase::kept && keep_whole_);
   const auto lines = static_cast<unsigned>(leaf.size() / kLine / entries);
   more_lines_ = whole && lines > 1 ? lines - 1 : 0;
+}
+
+[[gnu::noinline]] void LeafAhead::jumped_10(const window::WindowView& view, const format::PageView& parent,
+                                            unsigned taken, const format::PageView& leaf,
+                                            unsigned index) noexcept {
+  jumped_in<Version::v10>(view, parent, taken, leaf, index);
+}
+[[gnu::noinline]] void LeafAhead::walked_10(const window::WindowView& view, const format::PageView& parent,
+                                            unsigned taken, const format::PageView& leaf) noexcept {
+  walked_in<Version::v10>(view, parent, taken, leaf);
+}
+
+void LeafAhead::jumped(const window::WindowView& view, const format::PageView& parent, unsigned taken,
+                       const format::PageView& leaf, unsigned index) noexcept {
+  if (view.version() != Version::v09) [[unlikely]]
+    return jumped_10(view, parent, taken, leaf, index);
+  jumped_in<Version::v09>(view, parent, taken, leaf, index);
+}
+
+void LeafAhead::walked(const window::WindowView& view, const format::PageView& parent, unsigned taken,
+                       const format::PageView& leaf) noexcept {
+  if (view.version() != Version::v09) [[unlikely]]
+    return walked_10(view, parent, taken, leaf);
+  walked_in<Version::v09>(view, parent, taken, leaf);
 }
 
 // Switches between the trials and the faster method.  Reads the clock at most once in kTrialLeaves leaves.  A

@@ -44,11 +44,20 @@ class LeafAhead {
   static constexpr unsigned kTrialLeaves = 128, kKeptLeaves = 4096;
   enum class Phase : unsigned char { start, headers, whole, kept };
 
-  static const std::byte* leaf_at(const window::WindowView& view, const format::PageView& parent,
-                                  unsigned i) noexcept;
+  template <format::Version kVersion>
+  void jumped_in(const window::WindowView& view, const format::PageView& parent, unsigned taken,
+                 const format::PageView& leaf, unsigned index) noexcept;
+  template <format::Version kVersion>
+  void walked_in(const window::WindowView& view, const format::PageView& parent, unsigned taken,
+                 const format::PageView& leaf) noexcept;
+  void jumped_10(const window::WindowView& view, const format::PageView& parent, unsigned taken,
+                 const format::PageView& leaf, unsigned index) noexcept;
+  void walked_10(const window::WindowView& view, const format::PageView& parent, unsigned taken,
+                 const format::PageView& leaf) noexcept;
   void tune() noexcept;
 
-  const std::byte* next_ = nullptr;   ///< the next leaf; null: a step prefetches nothing
+  const std::byte* next_ =
+      nullptr;  ///< where the slots of the next leaf count from; null: a step prefetches nothing
   const std::byte* slots_ = nullptr;  ///< the entry to prefetch at the step to entry i is in slot i from here
   unsigned more_lines_ = 0;           ///< lines to prefetch of each node after its first
   Phase phase_ = Phase::start;

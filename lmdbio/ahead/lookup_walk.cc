@@ -48,8 +48,7 @@ unsigned LookupWalk::covered(const WalkPlace& place, const window::WindowView& v
     format::Node node;
     if (at < 0 || at >= place.leaf.count() || !place.leaf.node(static_cast<unsigned>(at), node)) break;
     if ((node.flags() & format::kBigData) != 0 &&
-        !run_.covers(format::raw(node.overflow()),
-                     format::overflow_pages(node.data_size(), view.shift()) - 1))
+        !run_.covers(format::raw(node.overflow()), view.overflow_pages(node.data_size()) - 1))
       break;
     ++n;
   }

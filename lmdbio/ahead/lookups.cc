@@ -48,7 +48,8 @@ class Lookups::Pages final : public PageSource {
     if (of_.file_ != nullptr && Prefetcher::existing()->is_reading(*of_.file_, {at, view_.page_size()}))
       return false;
     const std::byte* const bytes = view_.at(format::Pgno{page});
-    return bytes != nullptr && format::PageView::open(bytes, view_.page_size(), format::Pgno{page}, out);
+    return bytes != nullptr &&
+           format::PageView::open(view_.version(), bytes, view_.page_size(), format::Pgno{page}, out);
   }
 
  private:
@@ -157,7 +158,8 @@ bool Lookups::prepare(const Source& source, const Lookup& lookup) {
       if (!leaf) known = p;
     }
     const std::byte* const bytes = view.at(format::Pgno{p});
-    if (bytes == nullptr || !format::PageView::open(bytes, page_bytes, format::Pgno{p}, page) ||
+    if (bytes == nullptr ||
+        !format::PageView::open(view.version(), bytes, page_bytes, format::Pgno{p}, page) ||
         page.is_leaf2() || page.count() == 0 ||
         !format::search_page(page, lookup.order, lookup.key, 0, place))
       return missed;
@@ -176,7 +178,7 @@ bool Lookups::prepare(const Source& source, const Lookup& lookup) {
   if ((place.exact || lookup.or_next) && place.index < page.count() && page.node(place.index, node) &&
       (node.flags() & format::kBigData) != 0) {
     const std::uint64_t first = format::raw(node.overflow());
-    const std::uint64_t pages = format::overflow_pages(node.data_size(), view.shift());
+    const std::uint64_t pages = view.overflow_pages(node.data_size());
     if (first < view.pages() && pages <= view.pages() - first) {
       last = first << view.shift();
       if (walks)

@@ -28,7 +28,8 @@ class PagesThere final : public PageSource {
       if (file_.read_failed.load(std::memory_order_relaxed) && !time_byte(file_.buffered(), at)) return false;
     }
     const std::byte* const bytes = view_.at(format::Pgno{page});
-    return bytes != nullptr && format::PageView::open(bytes, view_.page_size(), format::Pgno{page}, out);
+    return bytes != nullptr &&
+           format::PageView::open(view_.version(), bytes, view_.page_size(), format::Pgno{page}, out);
   }
 
  private:

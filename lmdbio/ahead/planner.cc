@@ -74,7 +74,8 @@ class Planner {
         skip_ = place_.period - 1;
       }
       if ((node.flags() & format::kBigData) == 0) continue;
-      if (!need(format::raw(node.overflow()), format::overflow_pages(node.data_size(), page_shift_)))
+      if (!need(format::raw(node.overflow()),
+                format::overflow_pages(node.version, node.data_size(), page_shift_)))
         return false;
     }
     return true;

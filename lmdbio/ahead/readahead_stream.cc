@@ -276,7 +276,8 @@ Status Readahead::go_on_by_keys(const WalkPlace& place, const PageRun& need, con
   if (page != nullptr) {
     const AsyncSignalsAllowed program;
     is_leaf =
-        format::PageView::open(page, view.page_size(), format::Pgno{need.first}, leaf) && leaf.is_leaf();
+        format::PageView::open(view.version(), page, view.page_size(), format::Pgno{need.first}, leaf) &&
+        leaf.is_leaf();
   }
   if (is_leaf) pass_by(file, leaf, view);
   given_before_ = place.given_bytes;

@@ -153,7 +153,8 @@ Status StrideWalk::arrive_at_leaf(Step at, WalkPlace& place, const PageRun& need
     place.leaf = format::PageView::none();
     if (const Status st = fetch(place, base_, &need, view); !st.ok()) return st;
     const std::byte* const bytes = view.at(format::Pgno{need.first});
-    if (bytes == nullptr || !format::PageView::open(bytes, view.page_size(), format::Pgno{need.first}, leaf))
+    if (bytes == nullptr ||
+        !format::PageView::open(view.version(), bytes, view.page_size(), format::Pgno{need.first}, leaf))
       return {};  // damaged: the walk itself reports it
   }
   if (!leaf.is_leaf() || leaf.count() == 0) return {};

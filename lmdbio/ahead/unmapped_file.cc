@@ -18,11 +18,11 @@ std::uint32_t next_window_number() noexcept {
   return n;
 }
 
-UnmappedFile::UnmappedFile(const Origin& origin, std::size_t page_size, const char* name,
+UnmappedFile::UnmappedFile(const Origin& origin, format::PageFormat pages, const char* name,
                            std::shared_ptr<window::Window> first,
                            std::shared_ptr<window::WindowFile> first_file)
     : origin_(origin),
-      page_size_(page_size),
+      pages_(pages),
       name_(name),
       most_bytes_(first->length()),
       prefetcher_(*window::Prefetcher::existing()) {
@@ -59,8 +59,8 @@ UnmappedFile::Entry* UnmappedFile::reuse(std::uint64_t txnid, std::uint64_t used
 Status UnmappedFile::open_one(std::uint64_t used_bytes, std::list<Entry>& out) {
   constexpr std::uint64_t kRoom = std::uint64_t{1} << 30;
   Result<window::Window> made =
-      window::Window::reserve(std::min(most_bytes_, 2 * used_bytes + kRoom), page_size_);
-  if (!made) made = window::Window::reserve(used_bytes, page_size_);
+      window::Window::reserve(std::min(most_bytes_, 2 * used_bytes + kRoom), pages_);
+  if (!made) made = window::Window::reserve(used_bytes, pages_);
   if (!made) return made.error();
   auto window = std::make_shared<window::Window>(std::move(made).value());
   out.emplace_back();

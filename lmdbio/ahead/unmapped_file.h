@@ -37,7 +37,7 @@ class UnmappedFile {
 
   /// `first` is the window with room for the whole map.  `first_file` is its file, which the caller closes.
   /// The path in `origin` must outlive this object.
-  UnmappedFile(const Origin& origin, std::size_t page_size, const char* name,
+  UnmappedFile(const Origin& origin, format::PageFormat pages, const char* name,
                std::shared_ptr<window::Window> first, std::shared_ptr<window::WindowFile> first_file);
   ~UnmappedFile();
   UnmappedFile(const UnmappedFile&) = delete;
@@ -68,7 +68,7 @@ class UnmappedFile {
   void close(std::list<Entry>& gone) noexcept;
 
   const Origin origin_;
-  const std::size_t page_size_;
+  const format::PageFormat pages_;
   const std::string name_;
   const std::uint64_t most_bytes_;  ///< of the first window
   window::Prefetcher& prefetcher_;

@@ -36,7 +36,7 @@ constexpr unsigned kLookedAtAgain = 8;
 PageRun pages_of(const format::PageView& leaf, unsigned entry, const window::WindowView& view) noexcept {
   format::Node node;
   if (entry >= leaf.count() || !leaf.node(entry, node) || (node.flags() & format::kBigData) == 0) return {};
-  const PageRun run = {format::raw(node.overflow()), format::overflow_pages(node.data_size(), view.shift())};
+  const PageRun run = {format::raw(node.overflow()), view.overflow_pages(node.data_size())};
   return run.first < view.pages() && run.pages <= view.pages() - run.first ? run : PageRun{};
 }
 

@@ -108,7 +108,8 @@ void ReadAhead::find(Tree& tree, std::size_t level, std::size_t wanted) {
     for (const std::uint64_t p : parents) {
       const std::byte* const at = view_.at(Pgno{p});
       format::PageView page;
-      if (at == nullptr || !format::PageView::open(at, view_.page_size(), Pgno{p}, page) || !page.is_branch())
+      if (at == nullptr || !format::PageView::open(view_.version(), at, view_.page_size(), Pgno{p}, page) ||
+          !page.is_branch())
         continue;
       for (unsigned i = 0; i < page.count(); ++i)
         if (format::Node n; page.node(i, n)) found.push_back(format::raw(n.child()));
@@ -150,8 +151,8 @@ void ReadAhead::follow(Tree& tree, Wave& wave) {
 void ReadAhead::name_pages(const Tree& tree, std::uint64_t leaf, std::vector<PageRun>& out) const {
   const std::byte* const at = view_.at(Pgno{leaf});
   format::PageView page;
-  if (at == nullptr || !format::PageView::open(at, view_.page_size(), Pgno{leaf}, page) || !page.is_leaf() ||
-      page.is_leaf2())
+  if (at == nullptr || !format::PageView::open(view_.version(), at, view_.page_size(), Pgno{leaf}, page) ||
+      !page.is_leaf() || page.is_leaf2())
     return;
   for (unsigned i = 0; i < page.count(); ++i) {
     format::Node n;
@@ -159,11 +160,10 @@ void ReadAhead::name_pages(const Tree& tree, std::uint64_t leaf, std::vector<Pag
     std::size_t key_bytes, data_bytes;
     // Load once: a writer may be changing the page.
     if (!page.leaf_node(i, n, flags, key_bytes, data_bytes)) continue;
-    const std::byte* const data = n.at + format::kNodeHeader + key_bytes;
+    const std::byte* const data = n.data();
     if ((flags & format::kBigData) != 0) {
       if (tree.runs == Runs::none) continue;
-      const std::uint64_t run =
-          tree.runs == Runs::whole ? format::overflow_pages(data_bytes, view_.shift()) : 1;
+      const std::uint64_t run = tree.runs == Runs::whole ? view_.overflow_pages(data_bytes) : 1;
       out.push_back({load<std::uint64_t>(data), run});
     } else if ((flags & format::kSubData) != 0 && data_bytes == sizeof(format::DbRecord)) {
       const auto record = load<format::DbRecord>(data);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <span>
 
 #include "lmdbio/check/walk.h"
 #include "lmdbio/format/compare.h"
@@ -98,7 +99,10 @@ void Checker::walk(Tree& tree) {
                 {"leaf pages", r.leaf_pages, tree.leaf},
                 {"overflow pages", r.overflow_pages, tree.overflow},
                 {"entries", r.entries, tree.entries}};
-  for (const auto& c : counts)
+  // In 1.0, the first two also count the pages of trees of duplicates.
+  constexpr unsigned kOverflowCount = 2;
+  const bool counts_dups = file_.version() == format::Version::v10 && tree.db.dups && !tree.dup;
+  for (const auto& c : std::span(counts).subspan(counts_dups ? kOverflowCount : 0))
     if (c.says != c.has)
       report_.tell(Severity::error, &tree.db, tree.home, 1,
                    "number of %s: %llu in the record, %llu in the tree", c.what, ull(c.says), ull(c.has));
@@ -138,9 +142,15 @@ void Checker::page(Tree& tree, Pgno pgno, std::uint64_t from, unsigned level, co
     report_.wrong(tree, p, "the page number in its header is %llu", ull(number));
     return;
   }
-  const unsigned flags = load<std::uint16_t>(at + format::kAtFlags) & kKinds;
-  const std::size_t lower = load<std::uint16_t>(at + format::kAtLower),
-                    upper = load<std::uint16_t>(at + format::kAtUpper);
+  if (file_.version() == format::Version::v10) {
+    const auto written = load<std::uint64_t>(at + format::kAtTxnid);
+    if (written > snapshot_.txnid) {
+      report_.wrong(tree, p, "transaction %llu has written it, after this snapshot", ull(written));
+      return;
+    }
+  }
+  const unsigned flags = header(at).flags() & kKinds;
+  const std::size_t lower = header(at).lower(), upper = header(at).upper();
   const bool fixed = tree.dup && tree.db.dups_fixed;
   const unsigned leaf_kind = fixed ? format::kLeaf | format::kLeaf2 : format::kLeaf;
   if (flags != format::kBranch && flags != leaf_kind) {
@@ -148,11 +158,11 @@ void Checker::page(Tree& tree, Pgno pgno, std::uint64_t from, unsigned level, co
     return;
   }
   const bool slotted = (flags & format::kLeaf2) == 0;
-  if (lower < format::kPageHeader || lower % 2 != 0 || lower > upper || (slotted && upper > size)) {
+  if (lower < header_bytes() || lower % 2 != 0 || lower > upper || (slotted && upper > size)) {
     report_.wrong(tree, p, "the bounds of its free space are wrong: lower %zu, upper %zu", lower, upper);
     return;
   }
-  const unsigned count = static_cast<unsigned>((lower - format::kPageHeader) / 2);
+  const unsigned count = static_cast<unsigned>((lower - header_bytes()) / 2);
   if (flags == format::kBranch) {
     ++tree.branch;
     ++tree.db.totals.branch_pages;
@@ -175,12 +185,12 @@ void Checker::page(Tree& tree, Pgno pgno, std::uint64_t from, unsigned level, co
   } else {
     ++tree.db.totals.leaf2_pages;
     const std::size_t item = tree.record.pad;
-    if (load<std::uint16_t>(at + format::kAtPad) != item) {
-      report_.wrong(tree, p, "its items have %u bytes, but items of this tree have %zu",
-                    unsigned{load<std::uint16_t>(at + format::kAtPad)}, item);
+    if (header(at).pad() != item) {
+      report_.wrong(tree, p, "its items have %u bytes, but items of this tree have %zu", header(at).pad(),
+                    item);
       return;
     }
-    tree.db.totals.tree_bytes += format::kPageHeader + count * item;
+    tree.db.totals.tree_bytes += header_bytes() + count * item;
     items(tree, at, size, p, count, item, low, high);
     tree.entries += count;
   }
@@ -188,7 +198,7 @@ void Checker::page(Tree& tree, Pgno pgno, std::uint64_t from, unsigned level, co
 
 bool Checker::node_at(Tree& tree, const std::byte* at, std::size_t size, std::uint64_t p, unsigned i,
                       std::size_t upper, std::size_t& off) {
-  off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);
+  off = header(at).slot(i);
   if (off >= upper && off % 2 == 0 && off + format::kNodeHeader <= size) return true;
   report_.wrong(tree, p, "slot %u points to the invalid offset %zu; nodes are between %zu and %zu", i, off,
                 upper, size);
@@ -222,7 +232,7 @@ void Checker::branch(Tree& tree, const std::byte* at, std::uint64_t p, unsigned 
     // Load and check the offsets again, because a writer may have changed the page since.
     Key next = high;
     if (i + 1 < count && !branch_key(at, size, i + 1, next)) return;
-    std::size_t off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);
+    std::size_t off = header(at).slot(i);
     if (off + format::kNodeHeader > size) return;
     const Pgno child = format::Node{at + off}.child();
     if (options_.order && i > 0 && next.at != nullptr && !before(tree, here, next)) bad_order(tree, p);
@@ -231,8 +241,8 @@ void Checker::branch(Tree& tree, const std::byte* at, std::uint64_t p, unsigned 
   }
 }
 
-bool Checker::branch_key(const std::byte* at, std::size_t size, unsigned i, Key& out) noexcept {
-  const std::size_t off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);
+bool Checker::branch_key(const std::byte* at, std::size_t size, unsigned i, Key& out) const noexcept {
+  const std::size_t off = header(at).slot(i);
   if (off + format::kNodeHeader > size) return false;
   out = {at + off + format::kNodeHeader, load<std::uint16_t>(at + off + 6), at + size};
   return off + format::kNodeHeader + out.size <= size;
@@ -250,8 +260,9 @@ void Checker::leaf(Tree& tree, const std::byte* at, std::uint64_t p, unsigned co
     const auto data_size = static_cast<std::uint32_t>(header);
     const unsigned flags = static_cast<std::uint16_t>(header >> 32);
     const std::size_t key_size = header >> 48;
-    const std::size_t data_at = off + format::kNodeHeader + key_size;
-    const std::size_t end = data_at + ((flags & format::kBigData) != 0 ? sizeof(Pgno) : data_size);
+    const std::size_t data_at = off + format::kNodeHeader + format::data_after_key(file_.version(), key_size);
+    const std::size_t end =
+        data_at + ((flags & format::kBigData) != 0 ? format::run_record(file_.version()) : data_size);
     if (end > size) {
       report_.wrong(tree, p, "the node of slot %u ends %zu bytes beyond the page", i, end - size);
       continue;

@@ -47,6 +47,10 @@ class CopyChecker {
 
  private:
   enum class Role : unsigned char { free, records, duplicates };
+  /// The stock library that copies is one of LMDB 0.9.
+  static constexpr format::Version kVersion = format::Version::v09;
+  static constexpr std::size_t kHeader = format::page_header(kVersion);
+  static format::PageHeader header(const std::byte* page) noexcept { return {page, kVersion}; }
 
   Status hazard(std::uint64_t page, const char* reason, int rc = MDB_CORRUPTED) noexcept {
     why_ = {page, reason};
@@ -73,17 +77,15 @@ class CopyChecker {
     if (!used_.add(p)) return hazard(p, "the page is used twice");
     const std::byte* const at = file_.at(pgno);
     const std::size_t size = file_.page_size();
-    const unsigned flags = load<std::uint16_t>(at + format::kAtFlags);
-    const std::size_t lower = load<std::uint16_t>(at + format::kAtLower),
-                      upper = load<std::uint16_t>(at + format::kAtUpper);
+    const unsigned flags = header(at).flags();
+    const std::size_t lower = header(at).lower(), upper = header(at).upper();
     const bool is_branch = (flags & format::kBranch) != 0, is_leaf2 = (flags & format::kLeaf2) != 0;
     if (is_branch == ((flags & format::kLeaf) != 0)) return hazard(p, "neither a branch page nor a leaf");
-    if (lower < format::kPageHeader || lower > upper)
-      return hazard(p, "the bounds of its free space are wrong");
+    if (lower < kHeader || lower > upper) return hazard(p, "the bounds of its free space are wrong");
     // mdb_page_copy of a LEAF2 page counts from the page's end.
     if (is_leaf2 ? ((upper - lower) & ~std::size_t{7}) > size || is_branch : upper > size)
       return hazard(p, "the bounds of its free space are wrong");
-    const unsigned count = static_cast<unsigned>((lower - format::kPageHeader) / 2);
+    const unsigned count = static_cast<unsigned>((lower - kHeader) / 2);
     if (is_branch) {
       if (count == 0) return hazard(p, "a branch page without entries");
       return branch(at, p, count, upper, level, depth, role, nesting);
@@ -103,14 +105,14 @@ class CopyChecker {
     const std::size_t size = file_.page_size();
     scratch_.clear(size);
     for (unsigned i = 0; i < count; ++i) {
-      const std::size_t off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);
+      const std::size_t off = header(at).slot(i);
       if (off < upper || off + format::kNodeHeader > size)
         return hazard(p, "a slot points outside the nodes");
       // Stock writes new page numbers into the headers in a copy of the page.
       if (!scratch_.take(off, off + format::kNodeHeader)) return hazard(p, "two nodes overlap");
     }
     for (unsigned i = 0; i < count; ++i) {
-      const std::size_t off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);
+      const std::size_t off = header(at).slot(i);
       if (off + format::kNodeHeader > size) return hazard(p, "a slot points outside the nodes");
       if (const Status st = tree(format::Node{at + off}.child(), p, level + 1, depth, role, nesting);
           !st.ok())
@@ -124,7 +126,7 @@ class CopyChecker {
     const std::size_t size = file_.page_size();
     NodeBytes taken(size);
     for (unsigned i = 0; i < count; ++i) {
-      const std::size_t off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);
+      const std::size_t off = header(at).slot(i);
       if (off < upper || off + format::kNodeHeader > size)
         return hazard(p, "a slot points outside the nodes");
       const auto header = load<std::uint64_t>(at + off);
@@ -163,9 +165,8 @@ class CopyChecker {
   Status overflow(Pgno first, std::uint32_t size, std::uint64_t from) noexcept {
     if (const Status st = reach(first, 1, from); !st.ok()) return st;
     const std::uint64_t p = format::raw(first);
-    const std::uint64_t pages = load<std::uint32_t>(file_.at(first) + format::kAtPages);
-    if (pages < format::overflow_pages(size, file_.shift()))
-      return hazard(p, "an overflow run is shorter than its value");
+    const std::uint64_t pages = header(file_.at(first)).pages();
+    if (pages < file_.overflow_pages(size)) return hazard(p, "an overflow run is shorter than its value");
     if (pages > limit() - p) return hazard(p, "an overflow run ends beyond the file");
     for (std::uint64_t i = p; i < p + pages; ++i)
       if (!used_.add(i)) return hazard(i, "the page is used twice");

@@ -62,7 +62,7 @@ class NodeBytes {
     pairs_[word] |= bits;
     return free;
   }
-  std::uint64_t pairs_[format::kMaxPageSize / 128];
+  std::uint64_t pairs_[format::max_page_size(format::Version::v10) / 128];
 };
 
 }  // namespace lmdbio::check

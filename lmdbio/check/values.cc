@@ -32,13 +32,15 @@ void Checker::value(Tree& tree, std::uint64_t p, unsigned i, unsigned flags, con
       return;
     case format::kBigData:
       ++tree.entries;
-      overflow(tree, p, i, key.size, load<std::uint64_t>(data), data_size);
+      overflow(tree, p, i, key.size, data, data_size);
       return;
     case format::kSubData:
       ++tree.entries;
       if (main && !tree.db.dups && data_size == sizeof(DbRecord)) {
         const auto record = load<DbRecord>(data);
-        database(DatabaseTotals::Kind::named, {reinterpret_cast<const char*>(key.at), key.size}, p, record);
+        database(DatabaseTotals::Kind::named,
+                 {reinterpret_cast<const char*>(key.at), format::name_bytes(file_.version(), key.size)}, p,
+                 record);
         return;
       }
       break;
@@ -70,20 +72,29 @@ void Checker::value(Tree& tree, std::uint64_t p, unsigned i, unsigned flags, con
                 flags, data_size);
 }
 
-void Checker::overflow(Tree& tree, std::uint64_t p, unsigned i, std::size_t key_size, std::uint64_t first,
+void Checker::overflow(Tree& tree, std::uint64_t p, unsigned i, std::size_t key_size, const std::byte* record,
                        std::uint32_t size) {
-  const std::uint64_t need = format::overflow_pages(size, file_.shift());
+  const bool v10 = file_.version() == format::Version::v10;
+  const auto first = load<std::uint64_t>(record);
+  const std::uint64_t value = file_.overflow_pages(size);
+  // 1.0 has the number of pages in the node, too.
+  const std::uint64_t need = v10 ? load<std::uint64_t>(record + 2 * sizeof first) : value;
+  if (need < value) {
+    report_.wrong(tree, p, "the node of slot %u gives %llu pages, but its %u bytes need %llu", i, ull(need),
+                  size, ull(value));
+    return;
+  }
   if (!accounts_.reachable(tree, first, need, p, "overflow run")) return;
   const bool free = tree.db.totals.kind == DatabaseTotals::Kind::free;
   const std::byte* const at = file_.at(Pgno{first});
   if (!free && !options_.overflow_headers) {
     use_run(tree, p, first, need);
-    place(tree, key_size, at + format::kPageHeader, size, true);
+    place(tree, key_size, at + header_bytes(), size, true);
     return;
   }
   const auto number = load<std::uint64_t>(at);
-  const unsigned kind = load<std::uint16_t>(at + format::kAtFlags) & kKinds;
-  const std::uint64_t says = load<std::uint32_t>(at + format::kAtPages);
+  const unsigned kind = header(at).flags() & kKinds;
+  const std::uint64_t says = header(at).pages();
   std::uint64_t pages = need;
   if (number != first || kind != format::kOverflow) {
     report_.wrong(tree, first,
@@ -98,9 +109,9 @@ void Checker::overflow(Tree& tree, std::uint64_t p, unsigned i, std::size_t key_
   }
   if (!use_run(tree, p, first, pages)) return;
   if (free)
-    accounts_.free_list(tree, p, i, at + format::kPageHeader, size);
+    accounts_.free_list(tree, p, i, at + header_bytes(), size);
   else
-    place(tree, key_size, at + format::kPageHeader, size, true);
+    place(tree, key_size, at + header_bytes(), size, true);
 }
 
 bool Checker::use_run(Tree& tree, std::uint64_t p, std::uint64_t first, std::uint64_t pages) {
@@ -112,34 +123,33 @@ bool Checker::use_run(Tree& tree, std::uint64_t p, std::uint64_t first, std::uin
 }
 
 void Checker::sub_page(Tree& tree, std::uint64_t p, unsigned slot, const std::byte* at, std::size_t size) {
-  if (size < format::kPageHeader) {
+  if (size < header_bytes()) {
     report_.wrong(tree, p, "the sub-page of slot %u has %zu bytes", slot, size);
     return;
   }
   const bool fixed = tree.db.dups_fixed;
-  const unsigned flags = load<std::uint16_t>(at + format::kAtFlags) & kKinds;
-  const std::size_t lower = load<std::uint16_t>(at + format::kAtLower),
-                    upper = load<std::uint16_t>(at + format::kAtUpper);
+  const unsigned flags = header(at).flags() & kKinds;
+  const std::size_t lower = header(at).lower(), upper = header(at).upper();
   if (flags != (format::kLeaf | format::kSubPage | (fixed ? format::kLeaf2 : 0u))) {
     report_.wrong(tree, p, "the sub-page of slot %u has flags 0x%x", slot, flags);
     return;
   }
-  if (lower <= format::kPageHeader || lower % 2 != 0 || (!fixed && (lower > upper || upper > size))) {
+  if (lower <= header_bytes() || lower % 2 != 0 || (!fixed && (lower > upper || upper > size))) {
     report_.wrong(tree, p, "the sub-page of slot %u has wrong bounds: lower %zu, upper %zu, size %zu", slot,
                   lower, upper, size);
     return;
   }
-  const unsigned count = static_cast<unsigned>((lower - format::kPageHeader) / 2);
+  const unsigned count = static_cast<unsigned>((lower - header_bytes()) / 2);
   tree.entries += count;
   Tree sub{tree.db, tree.record, p, true};
   if (fixed) {
-    items(sub, at, size, p, count, load<std::uint16_t>(at + format::kAtPad), {}, {});
+    items(sub, at, size, p, count, header(at).pad(), {}, {});
     tree.broken |= sub.broken;
     return;
   }
   scratch_.clear(size);
   for (unsigned i = 0; i < count && !report_.stopped(); ++i) {
-    const std::size_t off = load<std::uint16_t>(at + format::kPageHeader + 2 * i);
+    const std::size_t off = header(at).slot(i);
     if (off < upper || off % 2 != 0 || off + format::kNodeHeader > size) {
       report_.wrong(tree, p,
                     "slot %u of the sub-page of slot %u points to the invalid offset %zu; the size is %zu", i,
@@ -164,13 +174,13 @@ void Checker::sub_page(Tree& tree, std::uint64_t p, unsigned slot, const std::by
 
 void Checker::items(Tree& tree, const std::byte* at, std::size_t size, std::uint64_t p, unsigned count,
                     std::size_t item, const Key& low, const Key& high) {
-  if (item == 0 || format::kPageHeader + count * item > size) {
+  if (item == 0 || header_bytes() + count * item > size) {
     report_.wrong(tree, p, "%u items of %zu bytes do not fit into its %zu bytes", count, item, size);
     return;
   }
   if (!options_.order && !options_.records) return;
   for (unsigned i = 0; i < count; ++i) {
-    const Key key{at + format::kPageHeader + i * item, item, at + size};
+    const Key key{at + header_bytes() + i * item, item, at + size};
     if (options_.order) {
       if (i == 0 && low.at != nullptr && before(tree, key, low)) bad_order(tree, p);
       if (tree.last.at != nullptr && !before(tree, tree.last, key)) bad_order(tree, p);

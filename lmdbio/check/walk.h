@@ -50,13 +50,13 @@ class Checker {
                std::size_t upper, std::size_t& off);
   void branch(Tree& tree, const std::byte* at, std::uint64_t p, unsigned count, std::size_t upper,
               unsigned level, const Key& low, const Key& high);
-  static bool branch_key(const std::byte* at, std::size_t size, unsigned i, Key& out) noexcept;
+  bool branch_key(const std::byte* at, std::size_t size, unsigned i, Key& out) const noexcept;
   void leaf(Tree& tree, const std::byte* at, std::uint64_t p, unsigned count, std::size_t upper,
             const Key& low, const Key& high);
   // values.cc
   void value(Tree& tree, std::uint64_t p, unsigned i, unsigned flags, const Key& key, const std::byte* data,
              std::uint32_t data_size);
-  void overflow(Tree& tree, std::uint64_t p, unsigned i, std::size_t key_size, std::uint64_t first,
+  void overflow(Tree& tree, std::uint64_t p, unsigned i, std::size_t key_size, const std::byte* record,
                 std::uint32_t size);
   bool use_run(Tree& tree, std::uint64_t p, std::uint64_t first, std::uint64_t pages);
   void sub_page(Tree& tree, std::uint64_t p, unsigned slot, const std::byte* at, std::size_t size);
@@ -66,6 +66,9 @@ class Checker {
              std::size_t item, const Key& low, const Key& high);
   void place(const Tree& tree, std::size_t key_bytes, const std::byte* value, std::size_t bytes,
              bool overflow);
+
+  format::PageHeader header(const std::byte* page) const noexcept { return {page, file_.version()}; }
+  std::size_t header_bytes() const noexcept { return format::page_header(file_.version()); }
 
   const window::WindowView file_;
   const Snapshot& snapshot_;

@@ -117,13 +117,17 @@ void Database::judge_metas() {
   // The first meta page gives the page size, and so the offset of the second one.  If it is damaged, try
   // every page size.
   if (format::judge_meta(head) == format::MetaKind::good) {
-    page_size_ = format::page_size(load<MetaRecord>(head, format::kPageHeader));
+    const MetaRecord first = format::parse_meta(head).value();
+    page_size_ = format::page_size(first);
+    version_ = format::version(first);
   } else {
-    for (std::size_t p = format::kMinPageSize; p <= format::kMaxPageSize && page_size_ == 0; p *= 2) {
+    constexpr std::size_t kMost = format::max_page_size(format::Version::v10);
+    for (std::size_t p = format::kMinPageSize; p <= kMost && page_size_ == 0; p *= 2) {
       const std::vector<std::byte> second = read_at(fd(), p, format::kMetaBytes, path_);
-      if (format::judge_meta(second) == format::MetaKind::good && load<std::uint64_t>(second, 0) == 1 &&
-          format::page_size(load<MetaRecord>(second, format::kPageHeader)) == p)
-        page_size_ = p;
+      const Result<MetaRecord> m = format::parse_meta(second);
+      if (!m || load<std::uint64_t>(second, 0) != 1 || format::page_size(m.value()) != p) continue;
+      page_size_ = p;
+      version_ = format::version(m.value());
     }
   }
   if (page_size_ == 0) refuse_format(head);
@@ -133,10 +137,14 @@ void Database::judge_metas() {
   for (unsigned i = 0; i < 2; ++i) {
     const std::vector<std::byte> page = read_at(fd(), i * page_size_, format::kMetaBytes, path_);
     Meta& m = metas_[i];
-    if (page.size() == format::kMetaBytes) m.record = load<MetaRecord>(page, format::kPageHeader);
+    if (page.size() == format::kMetaBytes) m.record = load<MetaRecord>(page, format::page_header(version_));
     switch (format::judge_meta(page)) {
       case format::MetaKind::other:
-        m.problem = "not a meta page of data format 1: wrong flags, magic number or version";
+        m.problem = format_text("not a meta page of data format %u: wrong flags, magic number or version",
+                                format::meta_version(version_));
+        continue;
+      case format::MetaKind::encrypted:
+        m.problem = "the pages are encrypted";
         continue;
       case format::MetaKind::bad_page_size:
         m.problem = format_text("its page size is %zu", format::page_size(m.record));
@@ -166,20 +174,25 @@ void Database::refuse_format(Bytes head) const {
   const auto word = [&](std::size_t at) { return at + 4 <= head.size() ? load<std::uint32_t>(head, at) : 0; };
   constexpr std::uint32_t kSwapped = __builtin_bswap32(format::kMagic);
   std::string why;
-  if (word(16) == format::kMagic && word(20) != format::kVersion)
-    why = format_text("data format version %u; LMDB 0.9 has version %u", word(20), format::kVersion);
-  else if (word(16) == format::kMagic)
+  const format::Version v = word(format::page_header(format::Version::v09)) == format::kMagic
+                                ? format::Version::v09
+                                : format::Version::v10;
+  const std::size_t at = format::page_header(v);
+  if (word(at) == format::kMagic && word(at + 4) != format::meta_version(v))
+    why =
+        format_text("data format version %u; LMDB 0.9 has version %u, and LMDB 1.0 version %u", word(at + 4),
+                    format::meta_version(format::Version::v09), format::meta_version(format::Version::v10));
+  else if (format::judge_meta(head) == format::MetaKind::encrypted)
+    why = "the pages are encrypted";
+  else if (word(at) == format::kMagic)
     why = format_text("both meta pages are damaged (the first: flags 0x%x, page size %u)",
-                      unsigned{load<std::uint16_t>(head, format::kAtFlags)}, word(40));
+                      word(format::at_flags(v)) & 0xffff, word(at + offsetof(MetaRecord, dbs)));
   else if (word(16) == kSwapped)
     why = "written on a machine with the other byte order";
   else if (word(12) == format::kMagic)
     why = "written by a 32-bit LMDB";
   else if (word(12) == kSwapped)
     why = "written by a 32-bit LMDB on a machine with the other byte order";
-  else if (word(24) == format::kMagic)
-    why = format_text("data format version %u of LMDB 1.0; LMDB 0.9 has version %u", word(28),
-                      format::kVersion);
   else if (head.size() < format::kMetaBytes)
     why = format_text("truncated, or not an LMDB file: %zu bytes", head.size());
   else
@@ -195,7 +208,7 @@ window::WindowView Database::view() {
   const auto bytes = align_down(static_cast<std::uint64_t>(now.st_size), page_size_);
   if (bytes < 2 * page_size_) throw Failure(path_ + ": truncated while it was being read");
   if (!window_ || bytes != mapped_bytes_) {
-    Result<window::Window> window = window::Window::map(fd(), bytes, page_size_, exactly_);
+    Result<window::Window> window = window::Window::map(fd(), bytes, {page_size_, version_}, exactly_);
     if (!window) throw Failure(path_ + ": cannot be mapped: " + errno_text(window.error().raw()));
     window_.emplace(std::move(window).value());
     expect_truncation(path_, *window_);
@@ -207,7 +220,8 @@ window::WindowView Database::view() {
 tree::Snapshot Database::snapshot(std::optional<unsigned> which) {
   if (!which && metas_[0].problem.empty() && metas_[1].problem.empty()) {
     const window::WindowView v = view();
-    const std::byte* const mapped[2] = {v.at(format::Pgno{0}), v.at(format::Pgno{1})};
+    const std::size_t header = format::page_header(version_);
+    const std::byte* const mapped[2] = {v.at(format::Pgno{0}) + header, v.at(format::Pgno{1}) + header};
     const tree::MetaSource source(mapped);
     tree::Snapshot s;
     (void)source.renew(s.txnid);
@@ -225,7 +239,7 @@ tree::Snapshot Database::snapshot(std::optional<unsigned> which) {
   std::vector<std::byte> page = read();
   for (std::vector<std::byte> again = read(); again != page; again = read()) page = std::move(again);
   if (page.size() < format::kMetaBytes) throw Failure(path_ + ": truncated while it was being read");
-  const auto m = load<MetaRecord>(Bytes(page), format::kPageHeader);
+  const auto m = load<MetaRecord>(Bytes(page), format::page_header(version_));
   tree::Snapshot s;
   s.txnid = m.txnid;
   s.last_pg = m.last_pg;
@@ -239,8 +253,9 @@ std::uint64_t Database::newest() const noexcept {
   for (unsigned i = 0; i < 2; ++i) {
     std::uint64_t id = 0;
     if (metas_[i].usable &&
-        ::pread(fd(), &id, sizeof id, static_cast<off_t>(i * page_size_ + tree::detail::kAtTxnid)) ==
-            sizeof id &&
+        ::pread(fd(), &id, sizeof id,
+                static_cast<off_t>(i * page_size_ + format::page_header(version_) +
+                                   tree::detail::kAtTxnid)) == sizeof id &&
         id > newest)
       newest = id;
   }

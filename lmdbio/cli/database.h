@@ -36,6 +36,7 @@ class Database {
   const OpenFile& file() const noexcept { return *file_; }
   const struct stat& status() const noexcept { return status_; }
   std::size_t page_size() const noexcept { return page_size_; }
+  format::Version version() const noexcept { return version_; }
   /// Returns a meta page as it was when the file was opened.
   const Meta& meta(unsigned which) const noexcept { return metas_[which]; }
 
@@ -60,6 +61,7 @@ class Database {
   struct stat status_ {};
   std::shared_ptr<const OpenFile> file_;
   std::size_t page_size_ = 0;
+  format::Version version_ = format::Version::v09;
   Meta metas_[2];
   bool exactly_ = false;
   std::optional<window::Window> window_;

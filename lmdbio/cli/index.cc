@@ -81,6 +81,7 @@ Made make(const Database& database, const State& state, const std::string& name,
   request.file = &database.file();
   request.file_pages = std::min(state.view.pages(), state.snapshot.last_pg + 1);
   request.page_size = database.page_size();
+  request.version = database.version();
   request.record = record;
   request.progress = show_progress;
   request.context = &progress;
@@ -109,12 +110,14 @@ std::vector<std::pair<std::string, format::DbRecord>> named(const State& state,
     format::PageView page;
     format::Node n;
     if (bytes == nullptr ||
-        !format::PageView::open(bytes, state.view.page_size(), format::Pgno{at.leaf}, page) ||
+        !format::PageView::open(state.view.version(), bytes, state.view.page_size(), format::Pgno{at.leaf},
+                                page) ||
         !page.is_leaf() || page.is_leaf2() || at.slot >= page.count() || !page.node(at.slot, n))
       continue;
     constexpr unsigned kKind = format::kSubData | format::kDupData | format::kBigData;
     if ((n.flags() & kKind) != format::kSubData || n.data_size() != sizeof(format::DbRecord)) continue;
-    out.emplace_back(std::string(reinterpret_cast<const char*>(n.key()), n.key_size()),
+    out.emplace_back(std::string(reinterpret_cast<const char*>(n.key()),
+                                 format::name_bytes(state.view.version(), n.key_size())),
                      load<format::DbRecord>(n.data()));
   }
   return out;
@@ -143,6 +146,7 @@ void write(const Database& database, const State& state, Made& m) {
   tag.database = m.name;
   tag.txnid = state.snapshot.txnid;
   tag.page_size = database.page_size();
+  tag.version = database.version();
   tag.file_pages = state.view.pages();
   tag.record = m.record;
   tag.identity = state.identity;

@@ -98,6 +98,11 @@ void show_histogram(const char* what, const Histogram& h) {
   }
 }
 
+/// Returns the releases of LMDB that have the format of the file.
+const char* format_name(const Database& database) {
+  return database.version() == format::Version::v09 ? "0.9" : "1.0";
+}
+
 double fill_of(const check::DatabaseTotals& d, std::size_t page_size) {
   const std::uint64_t pages = d.branch_pages + d.leaf_pages + d.leaf2_pages;
   return pages == 0 ? 0
@@ -138,8 +143,9 @@ void show_text(const Database& database, const Facts& f, const Survey& survey) {
   const std::size_t page_size = database.page_size();
   const auto size = static_cast<std::uint64_t>(database.status().st_size);
   line("file", database.path());
-  line("size", format_text("%s (%llu bytes), pages of %zu bytes",
-                           bytes_text(static_cast<double>(size)).c_str(), ull(size), page_size));
+  line("size", format_text("%s (%llu bytes), pages of %zu bytes, format of LMDB %s",
+                           bytes_text(static_cast<double>(size)).c_str(), ull(size), page_size,
+                           format_name(database)));
   line("map size", bytes_text(static_cast<double>(f.map_bytes)));
   line("last page", format_text("%llu", ull(f.snapshot.last_pg)));
   std::string metas;
@@ -206,8 +212,9 @@ Json histogram_json(const Histogram& h) {
 
 void show_json(const Database& database, const Facts& f, const Survey& survey) {
   Json j{{"path", database.path()},           {"size", static_cast<std::uint64_t>(database.status().st_size)},
-         {"page_size", database.page_size()}, {"map_size", f.map_bytes},
-         {"last_page", f.snapshot.last_pg},   {"transaction", f.snapshot.txnid}};
+         {"page_size", database.page_size()}, {"format", format_name(database)},
+         {"map_size", f.map_bytes},           {"last_page", f.snapshot.last_pg},
+         {"transaction", f.snapshot.txnid}};
   j["metas"] = Json::array();
   for (unsigned i = 0; i < 2; ++i) {
     const Meta& m = database.meta(i);
@@ -264,6 +271,7 @@ void look_for_index(const Database& database, Facts& f) {
   records::IndexTag tag;
   tag.txnid = f.snapshot.txnid;
   tag.page_size = database.page_size();
+  tag.version = database.version();
   tag.record = f.snapshot.dbs[1];
   const auto& st = database.status();
   tag.owner = st.st_uid;

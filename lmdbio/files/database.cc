@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -108,12 +109,22 @@ bool Database::may_be_named_database(const MDB_val& value) const noexcept {
 
 bool Database::is_named_database(const MDB_val& key, const MDB_val& value) {
   if (!may_be_named_database(value)) return false;
-  const std::string name(bytes_of(key));
-  if (name.find('\0') != std::string::npos) return false;
+  std::string name(bytes_of(key));
+  // LMDB 1.0 stores names with a zero byte.  In a file of 0.9, such a key is a record like others.
+  const bool ends_with_zero = !name.empty() && name.back() == '\0';
+  if (ends_with_zero) name.pop_back();
+  if (name.empty() || name.find('\0') != std::string::npos) return false;
   MDB_dbi found = 0;
-  const int rc = mdb_dbi_open(txn_, name.c_str(), 0, &found);
-  if (rc == 0) mdb_dbi_close(env_, found);
-  return rc == 0;
+  if (mdb_dbi_open(txn_, name.c_str(), 0, &found) != 0) return false;
+  MDB_stat has{};
+  const int rc = mdb_stat(txn_, found, &has);
+  mdb_dbi_close(env_, found);
+  if (!ends_with_zero) return true;
+  format::DbRecord record;
+  std::memcpy(&record, value.mv_data, sizeof record);
+  return rc == 0 && record.depth == has.ms_depth && record.branch_pages == has.ms_branch_pages &&
+         record.leaf_pages == has.ms_leaf_pages && record.overflow_pages == has.ms_overflow_pages &&
+         record.entries == has.ms_entries;
 }
 
 bool Database::get(std::string_view key, MDB_val& value) const {

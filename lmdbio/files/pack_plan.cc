@@ -7,6 +7,8 @@ namespace lmdbio::files {
 namespace {
 
 constexpr std::uint64_t kSlot = 2, kOverflowNumber = 8;
+/// The LMDB that writes is of version 0.9.
+constexpr std::uint64_t kPageHeader = format::page_header(format::Version::v09);
 /// Meta pages, and pages that commits free and use again: the path to the last leaf page, and the free list.
 constexpr std::uint64_t kOtherPages = 64;
 
@@ -15,7 +17,7 @@ constexpr std::uint64_t even(std::uint64_t n) noexcept { return n + n % 2; }
 }  // namespace
 
 void AppendedSize::add(const RecordSize& r) noexcept {
-  using format::kNodeHeader, format::kPageHeader;
+  using format::kNodeHeader;
   const std::uint64_t room = page_ - kPageHeader;
   // Two records have to fit into a page; larger values are in pages of their own.
   const std::uint64_t most_node = (room / 2 & ~std::uint64_t{1}) - kSlot;

@@ -8,10 +8,11 @@
 
 namespace lmdbio::format {
 
-/// Checks a tree page, whose number must be `expect`.  Writes the first rule that the page breaks to `out`,
-/// with the name of the field, for example "slot 3 points to offset 5000, outside the nodes".  `page` has all
-/// bytes of the page.  Returns false, with an empty `out`, if the page alone is well formed.
-bool explain_page(Bytes page, Pgno expect, std::span<char> out) noexcept;
+/// Checks a tree page of a file of `version`, whose number must be `expect`.  Writes the first rule that the
+/// page breaks to `out`, with the name of the field, for example "slot 3 points to offset 5000, outside the
+/// nodes".  `page` has all bytes of the page.  Returns false, with an empty `out`, if the page alone is well
+/// formed.
+bool explain_page(Version version, Bytes page, Pgno expect, std::span<char> out) noexcept;
 
 /// Does the same for a meta page.  `page` has its first kMetaBytes bytes, or fewer if the file is shorter.
 bool explain_meta(Bytes page, std::span<char> out) noexcept;

@@ -6,22 +6,44 @@
 
 namespace lmdbio::format {
 
+namespace {
+
+/// Returns whether `page` has a meta page of any version, laid out as `version` is.
+bool has_meta(Version version, Bytes page) noexcept {
+  return page.size() >= meta_bytes(version) && (load<std::uint16_t>(page, at_flags(version)) & kMeta) != 0 &&
+         load<std::uint32_t>(page, page_header(version)) == kMagic;
+}
+
+MetaRecord record(Version version, Bytes page) noexcept {
+  return load<MetaRecord>(page, page_header(version));
+}
+
+}  // namespace
+
 MetaKind judge_meta(Bytes page) noexcept {
-  if (page.size() < kMetaBytes || (load<std::uint16_t>(page, kAtFlags) & kMeta) == 0) return MetaKind::other;
-  const auto m = load<MetaRecord>(page, kPageHeader);
-  if (m.magic != kMagic || m.version != kVersion) return MetaKind::other;
-  const std::size_t size = page_size(m);
-  const bool sane = is_power_of_two(size) && size >= kMinPageSize && size <= kMaxPageSize;
-  return sane ? MetaKind::good : MetaKind::bad_page_size;
+  constexpr unsigned kEncrypted = 0x2000;  // MDB_ENCRYPT of LMDB 1.0
+  for (const Version v : {Version::v09, Version::v10}) {
+    if (!has_meta(v, page)) continue;
+    const MetaRecord m = record(v, page);
+    if (m.version != meta_version(v)) continue;
+    const std::size_t size = page_size(m);
+    const bool sane = is_power_of_two(size) && size >= kMinPageSize && size <= max_page_size(v);
+    if (!sane) return MetaKind::bad_page_size;
+    return v == Version::v10 && (m.dbs[0].flags & kEncrypted) != 0 ? MetaKind::encrypted : MetaKind::good;
+  }
+  return MetaKind::other;
 }
 
 Result<MetaRecord> parse_meta(Bytes page) noexcept {
-  if (judge_meta(page) == MetaKind::good) return load<MetaRecord>(page, kPageHeader);
-  const bool other_version = page.size() >= kMetaBytes &&
-                             (load<std::uint16_t>(page, kAtFlags) & kMeta) != 0 &&
-                             load<std::uint32_t>(page, kPageHeader) == kMagic &&
-                             load<std::uint32_t>(page, kPageHeader + 4) != kVersion;
-  return Status::from_mdb(other_version ? MDB_VERSION_MISMATCH : MDB_INVALID);
+  const MetaKind kind = judge_meta(page);
+  bool known = kind == MetaKind::encrypted;
+  for (const Version v : {Version::v09, Version::v10}) {
+    if (!has_meta(v, page)) continue;
+    const MetaRecord m = record(v, page);
+    if (kind == MetaKind::good && m.version == meta_version(v)) return m;
+    known = known || m.version != meta_version(v);
+  }
+  return Status::from_mdb(known ? MDB_VERSION_MISMATCH : MDB_INVALID);
 }
 
 }  // namespace lmdbio::format

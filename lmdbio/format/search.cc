@@ -116,7 +116,9 @@ bool detail::search_memn_slow(const PageView& page, const std::byte* key, std::s
 template <bool kIsLeaf>
 bool search_memn(const PageView& page, const std::byte* key, std::size_t key_bytes, std::size_t skip,
                  Place& out) noexcept {
-  return detail::search_memn_inline<kIsLeaf>(page, key, key_bytes, skip, out);
+  return page.version() == Version::v09
+             ? detail::search_memn_inline<kIsLeaf, Version::v09>(page, key, key_bytes, skip, out)
+             : detail::search_memn_inline<kIsLeaf, Version::v10>(page, key, key_bytes, skip, out);
 }
 template bool search_memn<true>(const PageView&, const std::byte*, std::size_t, std::size_t, Place&) noexcept;
 template bool search_memn<false>(const PageView&, const std::byte*, std::size_t, std::size_t,

@@ -36,7 +36,7 @@ inline std::size_t useful_skip(std::size_t prefix, std::size_t key_bytes) noexce
   return eights + 8 >= prefix + 2 || eights + 8 >= key_bytes ? eights : most;
 }
 
-template <bool kIsLeaf>
+template <bool kIsLeaf, Version kVersion>
 inline bool search_memn_inline(const PageView& page, const std::byte* key, std::size_t key_bytes,
                                std::size_t skip, Place& out) noexcept {
   constexpr unsigned kFirst = kIsLeaf ? 0 : 1;
@@ -51,14 +51,14 @@ inline bool search_memn_inline(const PageView& page, const std::byte* key, std::
   if (page.size() < need) [[unlikely]]
     return search_memn_slow(page, key, key_bytes, out);
 
-  const std::byte* const slots = base + kPageHeader;
+  const std::byte* const slots = base + page_header(kVersion);
   const std::byte* const at8 = base + kNodeHeader + skip;
-  const std::size_t lowest = kPageHeader + 2 * std::size_t{n}, highest = page.size() - need;
+  const std::size_t lowest = page_header(kVersion) + 2 * std::size_t{n}, highest = page.size() - need;
   const std::uint64_t k8 = big_endian8(key + skip);
   const std::uint64_t low_bytes = (std::uint64_t{1} << (8 * (skip & 7))) - 1;  // mask of skipped bytes beyond
                                                                                // the last eight
   const auto slot = [&](unsigned i) noexcept {
-    return std::size_t{load<std::uint16_t>(slots + 2 * std::size_t{i})};
+    return slot_base(kVersion) + load<std::uint16_t>(slots + 2 * std::size_t{i});
   };
   // Returns true if the node is not inside the page, or if its 8 bytes do not decide.  They do not if its key
   // is too short or has another prefix.

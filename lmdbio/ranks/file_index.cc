@@ -32,6 +32,7 @@ class DoneWork final : public IndexWork {
     request.file = source.file.get();
     request.file_pages = source.pages;
     request.page_size = source.page_size;
+    request.version = source.version;
     request.record = source.db;
     request.available = source.available;
     request.memory = memory_;

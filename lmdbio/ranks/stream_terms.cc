@@ -80,9 +80,9 @@ bool has_in_page_cache(const records::Reader& reader, const lmdbio_order& share,
     records::RecordLocation location;
     locations.locations(ordinal, {&location, 1});
     const std::uint64_t page = location.overflow != 0 ? location.overflow : location.leaf;
-    const std::uint64_t size = location.overflow != 0
-                                   ? format::kPageHeader + std::uint64_t{location.value_bytes}
-                                   : shared.source.page_size;
+    const std::uint64_t size = location.overflow != 0 ? format::page_header(shared.source.version) +
+                                                            std::uint64_t{location.value_bytes}
+                                                      : shared.source.page_size;
     bytes += size;
     there += shared.residency.share(shared.offset(page), size).value_or(0) * static_cast<double>(size);
   }

@@ -291,7 +291,8 @@ Status build_index(const IndexRequest& request, RecordIndex& out, IndexProblem& 
                    TakenMemory* taken) noexcept {
   problem = {};
   if (!is_power_of_two(request.page_size) || request.page_size < format::kMinPageSize ||
-      request.page_size > format::kMaxPageSize || request.file_pages > INT64_MAX / request.page_size)
+      request.page_size > format::max_page_size(request.version) ||
+      request.file_pages > INT64_MAX / request.page_size)
     return Status::from_errno(EINVAL);
   struct User {
     Memory* memory;

@@ -19,8 +19,9 @@ namespace lmdbio::records {
 /// The input and the limits of build_index().
 struct IndexRequest {
   const OpenFile* file = nullptr;
-  std::uint64_t file_pages = 0;    ///< whole pages in the file
-  std::size_t page_size = 0;       ///< bytes
+  std::uint64_t file_pages = 0;  ///< whole pages in the file
+  std::size_t page_size = 0;     ///< bytes
+  format::Version version = format::Version::v09;
   format::DbRecord record{};       ///< record of the database, in a snapshot that is held
   gather::MakeEngine make_engine;  ///< see gather::make_queue()
   std::uint64_t available = 0;     ///< bytes that the page cache could grow by; see choose_read_path()

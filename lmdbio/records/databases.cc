@@ -8,17 +8,17 @@
 namespace lmdbio::records {
 
 Databases::Databases(std::vector<Database> databases, std::vector<FileSet::Part> parts,
-                     std::size_t page_bytes, bool direct)
-    : page_size(page_bytes), files(std::move(parts), direct), all(std::move(databases)) {
-  for (std::size_t i = 0; i < all.size(); ++i) all[i].first_page = files.first(i) / page_size;
+                     format::PageFormat like, bool direct)
+    : pages(like), files(std::move(parts), direct), all(std::move(databases)) {
+  for (std::size_t i = 0; i < all.size(); ++i) all[i].first_page = files.first(i) / pages.size;
 }
 
 Status Databases::last_transaction(std::size_t i, std::uint64_t& txnid) noexcept {
   txnid = 0;
   for (std::uint64_t page = 0; page < format::kMetaPages; ++page) {
     std::uint64_t one = 0;
-    if (const Status st =
-            files.read_here(i, page * page_size + kAtTxnid, {reinterpret_cast<std::byte*>(&one), sizeof one});
+    if (const Status st = files.read_here(i, page * pages.size + at_txnid(pages.version),
+                                          {reinterpret_cast<std::byte*>(&one), sizeof one});
         !st.ok())
       return st;
     txnid = std::max(txnid, one);

@@ -28,17 +28,17 @@ struct Database {
 /// The databases, and their files in the same sequence.  Any thread that shares the program's descriptor
 /// table.
 struct Databases {
-  Databases(std::vector<Database> databases, std::vector<FileSet::Part> parts, std::size_t page_bytes,
+  Databases(std::vector<Database> databases, std::vector<FileSet::Part> parts, format::PageFormat like,
             bool direct);
 
   /// Returns the number of the database that has this page of the joined file.
-  std::size_t of_page(std::uint64_t page) const noexcept { return files.at(page * page_size); }
+  std::size_t of_page(std::uint64_t page) const noexcept { return files.at(page * pages.size); }
   /// Returns true if the newest transaction of database `i` is that of its snapshot.
   bool unchanged(std::size_t i) noexcept;
   /// Says what has changed in database `i`, in one line that names it.  May throw bad_alloc.
   std::string changes(std::size_t i);
 
-  const std::size_t page_size;  ///< bytes
+  const format::PageFormat pages;
   FileSet files;
   std::vector<Database> all;
 
@@ -46,7 +46,9 @@ struct Databases {
   Status last_transaction(std::size_t i, std::uint64_t& txnid) noexcept;
 };
 
-/// Offset of the transaction id in a meta page.
-inline constexpr std::size_t kAtTxnid = format::kPageHeader + offsetof(format::MetaRecord, txnid);
+/// Returns the offset of the transaction id in a meta page.
+constexpr std::size_t at_txnid(format::Version version) noexcept {
+  return format::page_header(version) + offsetof(format::MetaRecord, txnid);
+}
 
 }  // namespace lmdbio::records

@@ -24,7 +24,8 @@ void Fetch::add(std::uint64_t ordinal, const RecordLocation& location, const Sha
   ordinals_.push_back(ordinal);
   const std::size_t page = shared.source.page_size;
   if (location.overflow != 0)
-    bytes_ += align_up(format::kPageHeader + std::uint64_t{location.value_bytes}, page);
+    bytes_ +=
+        align_up(format::page_header(shared.source.version) + std::uint64_t{location.value_bytes}, page);
   if (location.dup_leaf != 0) bytes_ += page;
   if (!keeps_leaf(shared, location) && location.leaf != last_leaf_) bytes_ += page;
   last_leaf_ = location.leaf;
@@ -55,7 +56,9 @@ void Fetch::plan(Shared& shared, std::uint64_t most) {
       if (p.leaf != last_read) want(shared, p.leaf, page, p.file);
       last_read = p.leaf;
     }
-    if (p.overflow != 0) want(shared, p.overflow, format::kPageHeader + std::uint64_t{p.value_bytes}, p.file);
+    if (p.overflow != 0)
+      want(shared, p.overflow, format::page_header(shared.source.version) + std::uint64_t{p.value_bytes},
+           p.file);
     if (p.dup_leaf != 0 && p.dup_leaf != last_dup) want(shared, p.dup_leaf, page, p.file);
     if (p.dup_leaf != 0) last_dup = p.dup_leaf;
   }
@@ -294,8 +297,8 @@ bool Fetch::open_leaf(const Shared& shared, std::uint64_t page, std::size_t file
                       format::PageView& view) noexcept {
   const std::byte* const bytes = leaf_bytes(shared, page, file);
   return bytes != nullptr &&
-         format::PageView::open(bytes, shared.source.page_size, format::Pgno{shared.page_in_file(page, file)},
-                                view) &&
+         format::PageView::open(shared.source.version, bytes, shared.source.page_size,
+                                format::Pgno{shared.page_in_file(page, file)}, view) &&
          view.is_leaf();
 }
 
@@ -324,15 +327,16 @@ Status Fetch::give(const Shared& shared, std::size_t i, lmdbio_record& out,
       !st.ok())
     return corrupted(p.leaf);
   if (p.overflow != 0) {
-    const std::uint64_t bytes = format::kPageHeader + std::uint64_t{p.value_bytes};
-    const std::uint64_t pages = format::overflow_pages(p.value_bytes, shared.page_shift);
+    const format::Version version = shared.source.version;
+    const std::uint64_t bytes = format::page_header(version) + std::uint64_t{p.value_bytes};
+    const std::uint64_t pages = format::overflow_pages(version, p.value_bytes, shared.page_shift);
     const std::byte* const run =
         shared.inside(p.overflow, pages, p.file) ? find(shared.offset(p.overflow), bytes) : nullptr;
     if (run == nullptr || load<std::uint64_t>(run) != in_file.overflow ||
-        (load<std::uint16_t>(run + format::kAtFlags) & format::kOverflow) == 0 ||
-        load<std::uint32_t>(run + format::kAtPages) < pages)
+        (load<std::uint16_t>(run + format::at_flags(version)) & format::kOverflow) == 0 ||
+        load<std::uint32_t>(run + format::at_pages(version)) < pages)
       return corrupted(p.overflow);
-    value = {run + format::kPageHeader, p.value_bytes};
+    value = {run + format::page_header(version), p.value_bytes};
   }
   out.key = {key.size(), const_cast<std::byte*>(key.data())};
   out.value = {value.size(), const_cast<std::byte*>(value.data())};

@@ -307,7 +307,8 @@ Status load(const std::string& path, const IndexTag& tag, RecordIndex& out, std:
   t.overflow_bytes = h.overflow_bytes;
   t.largest_overflow = h.largest_overflow;
   RecordIndex made(std::move(columns), t);
-  if (!made.consistent(tag.file_pages, tag.page_size)) return damaged(why, "inconsistent columns");
+  if (!made.consistent(tag.file_pages, {tag.page_size, tag.version}))
+    return damaged(why, "inconsistent columns");
   out = std::move(made);
   return {};
 }

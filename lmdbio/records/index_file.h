@@ -22,7 +22,8 @@ namespace lmdbio::records {
 struct IndexTag {
   std::string_view database;  ///< name of the database; empty: the main one
   std::uint64_t txnid = 0;
-  std::size_t page_size = 0;     ///< bytes
+  std::size_t page_size = 0;  ///< bytes
+  format::Version version = format::Version::v09;
   std::uint64_t file_pages = 0;  ///< whole pages
   format::DbRecord record{};
   FileIdentity identity;

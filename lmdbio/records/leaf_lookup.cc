@@ -60,7 +60,7 @@ std::optional<std::uint64_t> LeafLookup::ordinal_of(std::uint64_t page, const fo
       if ((n.flags() & format::kDupData) == 0)
         ++ordinal;
       else if ((n.flags() & (format::kSubData | format::kBigData)) != 0 ||
-               !format::PageView::open_sub(n.data(), n.data_size(), sub))
+               !format::PageView::open_sub(n, sub))
         return {};
       else
         ordinal += sub.count();

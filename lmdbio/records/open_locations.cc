@@ -54,6 +54,7 @@ Status open_locations(const Source& source, const LocationsRequest& request,
       tag.database = request.database;
       tag.txnid = source.txnid;
       tag.page_size = source.page_size;
+      tag.version = source.version;
       tag.file_pages = size.value() / source.page_size;
       tag.record = source.db;
       tag.identity = identity.value();
@@ -85,6 +86,7 @@ Status open_locations(const Source& source, const LocationsRequest& request,
   build.file = source.file.get();
   build.file_pages = source.pages;
   build.page_size = source.page_size;
+  build.version = source.version;
   build.record = source.db;
   build.available = source.available;
   build.memory = request.memory;
@@ -115,7 +117,8 @@ Status open_locations(Databases& databases, std::size_t i, LocationsRequest requ
   source.file = file.value();
   source.name = d.name;
   source.path = databases.files.part(i).path;
-  source.page_size = databases.page_size;
+  source.page_size = databases.pages.size;
+  source.version = databases.pages.version;
   source.pages = d.pages;
   source.txnid = d.txnid;
   source.db = d.db;

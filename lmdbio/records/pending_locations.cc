@@ -24,6 +24,7 @@ PendingLocations::PendingLocations(const Source& source, std::shared_ptr<Memory>
   request_.file = file_.get();
   request_.file_pages = source.pages;
   request_.page_size = source.page_size;
+  request_.version = source.version;
   request_.record = source.db;
   request_.available = source.available;
   request_.make_engine = source.make_engine;

@@ -264,7 +264,7 @@ Status Reader::lookup(std::size_t database, std::span<const MDB_val> keys, const
   const std::uint64_t most = std::clamp(shared_->memory().limit() / kLookupShare, kLeastLookup, kLookupBytes);
   const bool got = pages.take(shared_->pool->memory(), MemoryUse::readers, most, Urgency::ahead);
   tree::PageStore store(*queue.value(), shared_->page_shift, one == nullptr ? source.pages : one->pages,
-                        got ? most : kLeastLookup, nullptr, shared_->offset(first_page));
+                        got ? most : kLeastLookup, nullptr, shared_->offset(first_page), source.version);
   bool damaged = false;
   const Status st = tree::find_keys(store, one == nullptr ? source.db : one->db,
                                     one == nullptr ? source.key_order : one->key_order, keys,

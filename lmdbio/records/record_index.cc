@@ -42,7 +42,7 @@ Status extract_record(const RecordLocation& location, const format::PageView& le
     format::PageView sub;
     std::uint64_t records = 1;
     if (dups && !tree) {
-      if (!format::PageView::open_sub(n.data(), n.data_size(), sub)) return corrupted();
+      if (!format::PageView::open_sub(n, sub)) return corrupted();
       records = sub.count();
     }
     if (left >= records) {
@@ -144,17 +144,17 @@ std::size_t RecordIndex::memory_bytes() const noexcept {
   return sum;
 }
 
-bool RecordIndex::consistent(std::uint64_t pages, std::size_t page_size) const noexcept {
+bool RecordIndex::consistent(std::uint64_t pages, format::PageFormat format) const noexcept {
   const IndexColumns& c = columns_;
-  const auto shift = static_cast<unsigned>(std::countr_zero(page_size));
-  const std::uint64_t n = blocks(), slots = page_size / 2;
+  const auto shift = static_cast<unsigned>(std::countr_zero(format.size));
+  const std::uint64_t n = blocks(), slots = format.size / 2;
   if (c.leaf.size() != n || c.start.size() != n || c.where.size() != n) return false;
   if (c.run_page.size() != c.run_bytes.size() || (n == 0) != (records() == 0)) return false;
   std::uint64_t row = 0, overflow = 0, bytes = 0, largest = 0;
   for (std::uint64_t b = 0; b < n; ++b) {
     const std::uint64_t first = c.first[b], end = b + 1 < n ? c.first[b + 1] : records();
     if (b == 0 && first != 0) return false;
-    if (end <= first || end - first > page_size) return false;  // an item has at least one byte
+    if (end <= first || end - first > format.size) return false;  // an item has at least one byte
     const std::uint64_t leaf = c.leaf[b], where = c.where[b];
     if (leaf < format::kMetaPages || leaf >= pages || c.start[b] >> 2 >= slots) return false;
     const auto kind = static_cast<BlockKind>(c.start[b] & 3);
@@ -170,7 +170,7 @@ bool RecordIndex::consistent(std::uint64_t pages, std::size_t page_size) const n
       if (size == 0) continue;
       const std::uint64_t page = c.run_page[row];
       if (size - 1 > UINT32_MAX || page < format::kMetaPages || page >= pages ||
-          format::overflow_pages(size - 1, shift) > pages - page)
+          format::overflow_pages(format.version, size - 1, shift) > pages - page)
         return false;
       ++overflow;
       bytes += size - 1;

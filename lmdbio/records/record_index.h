@@ -114,7 +114,7 @@ class RecordIndex {
 
   /// Returns true if the columns are consistent with each other and with the totals, and if all locations are
   /// inside a file of `pages` pages.  Call it to check columns that come from a file.
-  bool consistent(std::uint64_t pages, std::size_t page_size) const noexcept;
+  bool consistent(std::uint64_t pages, format::PageFormat format) const noexcept;
 
  private:
   std::uint64_t block_of(std::uint64_t ordinal) const noexcept;

@@ -26,14 +26,14 @@ namespace {
 bool not_whole(const TreeFacts& tree, std::uint64_t p, const std::byte* page, const char* what,
                IndexProblem& problem) noexcept {
   problem.page = p;
-  if (!format::explain_page({page, tree.page_size}, Pgno{p}, problem.reason))
+  if (!format::explain_page(tree.version, {page, tree.page_size}, Pgno{p}, problem.reason))
     tell_problem(problem, p, "%s", what);
   return false;
 }
 
 bool open(const TreeFacts& tree, std::uint64_t p, const std::byte* page, bool branch, PageView& out,
           IndexProblem& problem) noexcept {
-  if (!PageView::open(page, tree.page_size, Pgno{p}, out))
+  if (!PageView::open(tree.version, page, tree.page_size, Pgno{p}, out))
     return not_whole(tree, p, page, "invalid page header", problem);
   if (out.is_branch() != branch) {
     tell_problem(problem, p,
@@ -148,7 +148,7 @@ bool scan_leaf(const TreeFacts& tree, std::uint64_t p, const std::byte* page, Ro
     std::size_t key_bytes, data_bytes;
     if (!view.leaf_node(i, n, flags, key_bytes, data_bytes))
       return not_whole(tree, p, page, "invalid entry", problem);
-    const std::byte* const data = n.key() + key_bytes;
+    const std::byte* const data = n.data();
     const bool big = (flags & format::kBigData) != 0;
     if ((flags & format::kDupData) == 0) {
       if (!big) {
@@ -156,7 +156,8 @@ bool scan_leaf(const TreeFacts& tree, std::uint64_t p, const std::byte* page, Ro
         continue;
       }
       const auto run = load<std::uint64_t>(data);
-      if (!in_file(tree, run) || format::overflow_pages(data_bytes, shift) > tree.file_pages - run) {
+      if (!in_file(tree, run) ||
+          format::overflow_pages(tree.version, data_bytes, shift) > tree.file_pages - run) {
         tell_problem(problem, p,
                      "entry %u: a value of %zu bytes on page %" PRIu64
                      " reaches beyond the end of the file, which has %" PRIu64 " pages",
@@ -197,8 +198,7 @@ bool scan_leaf(const TreeFacts& tree, std::uint64_t p, const std::byte* page, Ro
     }
     PageView sub;
     std::uint32_t records;
-    if (!PageView::open_sub(data, data_bytes, sub) || (sub.is_leaf2() && !tree.dupfixed) ||
-        !count_items(sub, records)) {
+    if (!PageView::open_sub(n, sub) || (sub.is_leaf2() && !tree.dupfixed) || !count_items(sub, records)) {
       tell_problem(problem, p, "entry %u: its sub-page of duplicates is damaged", i);
       return false;
     }

@@ -47,6 +47,7 @@ struct Rows {
 /// The facts about the database that the scan needs.
 struct TreeFacts {
   std::size_t page_size = 0;
+  format::Version version = format::Version::v09;
   std::uint64_t file_pages = 0;
   bool dupsort = false, dupfixed = false;
 };

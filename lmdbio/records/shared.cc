@@ -84,8 +84,9 @@ bool Shared::mapping_unchanged(std::size_t file) const noexcept {
   if (source.joined == nullptr) return true;
   const std::byte* const metas = source.joined->files.mapped(file);
   const auto txnid = [&](std::size_t page) {
-    return __atomic_load_n(reinterpret_cast<const std::uint64_t*>(metas + page * source.page_size + kAtTxnid),
-                           __ATOMIC_RELAXED);
+    return __atomic_load_n(
+        reinterpret_cast<const std::uint64_t*>(metas + page * source.page_size + at_txnid(source.version)),
+        __ATOMIC_RELAXED);
   };
   return std::max(txnid(0), txnid(1)) == source.joined->all[file].txnid;
 }

@@ -27,7 +27,8 @@ struct Source {
   std::string name;           ///< used in messages
   std::string path;           ///< path of the data file; its index file is looked up by this path
   std::size_t page_size = 0;  ///< bytes, a power of two
-  std::uint64_t pages = 0;    ///< pages of the snapshot in the file; a page number beyond them is damage
+  format::Version version = format::Version::v09;
+  std::uint64_t pages = 0;  ///< pages of the snapshot in the file; a page number beyond them is damage
   std::uint64_t txnid = 0;
   format::DbRecord db{};
   format::Comparator key_order{}, dup_order{};

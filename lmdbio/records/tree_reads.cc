@@ -8,6 +8,7 @@ namespace lmdbio::records {
 BuildState::BuildState(const IndexRequest& request, IndexProblem& problem) noexcept
     : request_(request), problem_(problem) {
   facts_.page_size = request.page_size;
+  facts_.version = request.version;
   facts_.file_pages = request.file_pages;
   facts_.dupsort = (request.record.flags & MDB_DUPSORT) != 0;
   facts_.dupfixed = facts_.dupsort && (request.record.flags & MDB_DUPFIXED) != 0;

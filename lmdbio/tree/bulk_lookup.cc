@@ -25,11 +25,12 @@ unsigned shift_of(std::size_t power_of_two) noexcept {
 // --- pages ------------------------------------------------------------------------------------------------
 
 PageStore::PageStore(ReadQueue& queue, unsigned page_shift, std::uint64_t pages, std::size_t most_bytes,
-                     const Residency* residency, std::uint64_t origin) noexcept
+                     const Residency* residency, std::uint64_t origin, format::Version version) noexcept
     : queue_(queue),
       residency_(residency),
       page_shift_(page_shift),
       cell_shift_(std::max(page_shift, shift_of(queue.alignment()))),
+      version_(version),
       pages_(pages),
       origin_(origin),
       most_cells_(std::max(most_bytes >> cell_shift_, kLeastCells)) {}
@@ -170,9 +171,10 @@ namespace {
 /// What one level's search found: a child page, a place in a leaf, or damage.
 enum class Step : unsigned char { down, leaf, damaged };
 
-Step step(const std::byte* bytes, std::size_t page_size, const format::Comparator& order, const MDB_val& key,
-          std::uint64_t& page, PageView& view, format::Place& place) {
-  if (page < format::kMetaPages || !PageView::open(bytes, page_size, format::Pgno{page}, view) ||
+Step step(format::Version version, const std::byte* bytes, std::size_t page_size,
+          const format::Comparator& order, const MDB_val& key, std::uint64_t& page, PageView& view,
+          format::Place& place) {
+  if (page < format::kMetaPages || !PageView::open(version, bytes, page_size, format::Pgno{page}, view) ||
       view.is_leaf2() || view.count() < (view.is_branch() ? 2u : 1u))
     return Step::damaged;
   const auto* const k = static_cast<const std::byte*>(key.mv_data);
@@ -207,7 +209,8 @@ Status find_some(PageStore& store, const format::DbRecord& db, const format::Com
       format::Place place;
       const std::uint64_t page = at[i];
       const std::byte* const bytes = store.find(page);
-      const Step s = bytes != nullptr ? step(bytes, store.page_size(), order, keys[i], at[i], out.page, place)
+      const Step s = bytes != nullptr ? step(store.version(), bytes, store.page_size(), order, keys[i], at[i],
+                                             out.page, place)
                                       : Step::damaged;
       if (s == Step::down) {
         going[left++] = i;

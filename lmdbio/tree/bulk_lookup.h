@@ -28,9 +28,10 @@ class PageStore {
   /// `pages` is the number of pages of the snapshot; pages beyond it are never read.  `most_bytes` limits the
   /// cached pages; the pages of a single fetch() are kept even beyond this limit.  `residency` may be null
   /// and must outlive the cache.  If set, it shows before each read whether the pages are in the page cache.
-  /// `origin`: offset of page 0 in the file of `queue`.
+  /// `origin`: offset of page 0 in the file of `queue`.  `version`: of the file's format.
   PageStore(ReadQueue& queue, unsigned page_shift, std::uint64_t pages, std::size_t most_bytes,
-            const Residency* residency = nullptr, std::uint64_t origin = 0) noexcept;
+            const Residency* residency = nullptr, std::uint64_t origin = 0,
+            format::Version version = format::Version::v09) noexcept;
 
   /// Reads all pages of `wanted` that are not cached; adjacent pages share one request.  On success all of
   /// `wanted` inside the snapshot stay available until the next fetch().  On error returns an errno.  Missing
@@ -45,6 +46,7 @@ class PageStore {
 
   unsigned page_shift() const noexcept { return page_shift_; }
   std::size_t page_size() const noexcept { return std::size_t{1} << page_shift_; }
+  format::Version version() const noexcept { return version_; }
   /// Returns the number of pages that can always be cached at the same time.
   std::size_t capacity() const noexcept { return most_cells_; }
   /// Returns the number of pages read so far.
@@ -71,6 +73,7 @@ class PageStore {
   ReadQueue& queue_;
   const Residency* const residency_;
   const unsigned page_shift_, cell_shift_;
+  const format::Version version_;
   std::uint64_t pages_;
   const std::uint64_t origin_;
   const std::size_t most_cells_;

@@ -38,14 +38,18 @@ class Cursor {
     if (txn->stamp().bits != stamp_.bits) [[unlikely]] {
       if (!still_attached()) return Status::from_mdb(MDB_BAD_TXN);
     }
+    using format::Version;
     std::size_t bytes;
     if (op == MDB_NEXT) [[likely]] {
-      if (main_.step_in_leaf<1>(key, data, bytes)) [[likely]]
+      if (main_.step_in_leaf<1, Version::v09>(key, data, bytes)) [[likely]]
         return counted(op, bytes);
+      if (main_.step_in_leaf<1, Version::v10>(key, data, bytes)) return counted(op, bytes);
     } else if (op == MDB_PREV) {
-      if (main_.step_in_leaf<-1>(key, data, bytes)) return counted(op, bytes);
+      if (main_.step_in_leaf<-1, Version::v09>(key, data, bytes)) return counted(op, bytes);
+      if (main_.step_in_leaf<-1, Version::v10>(key, data, bytes)) return counted(op, bytes);
     } else if (op == MDB_GET_CURRENT) {
-      if (main_.step_in_leaf<0>(key, data, bytes)) return counted(op, bytes);
+      if (main_.step_in_leaf<0, Version::v09>(key, data, bytes)) return counted(op, bytes);
+      if (main_.step_in_leaf<0, Version::v10>(key, data, bytes)) return counted(op, bytes);
     }
     return get_slow(key, data, op);
   }

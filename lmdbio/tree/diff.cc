@@ -28,16 +28,17 @@ constexpr std::size_t kTogether = 256;
 /// Values up to this size are read together with others; page faults read larger ones.
 constexpr std::size_t kMostReadTogether = std::size_t{16} << 20;
 
-/// Returns the bytes that the node has in its page.
-std::size_t node_bytes(const DiffItem& i) noexcept {
-  return (i.flags & kBigData) != 0 ? sizeof(Pgno) : i.data_bytes;
+Shared shared_by(const DiffOptions& options) noexcept {
+  return options.older_is_copy   ? Shared::transaction
+         : options.older_is_held ? Shared::number
+                                 : Shared::nothing;
 }
 
 class Diff {
  public:
   Diff(const DiffSide& older, const DiffSide& newer, const DiffOptions& options, DiffVisitor& visitor,
        DiffCounters& counters, DiffProblem& problem) noexcept
-      : held_(options.older_is_held),
+      : shared_(shared_by(options)),
         visitor_(visitor),
         older_(older, false, options.cancelled, counters, problem),
         newer_(newer, true, options.cancelled, counters, problem) {}
@@ -67,7 +68,6 @@ class Diff {
   void start(std::string_view name, unsigned flags) noexcept;
   Status trees(const DbRecord& older, const DbRecord& newer);
   Status found(const DiffItem* older, const DiffItem* newer);
-  bool same_node(const DiffItem& older, const DiffItem& newer) const noexcept;
   void take_named(const Pair& pair);
   Status flush();
   void read_ahead(bool newer, ReadGroup& group);
@@ -80,7 +80,7 @@ class Diff {
     return {Change::inserted, name_, i.key_span(), {}, {i.data, i.data_bytes}, i.page, i.index};
   }
 
-  const bool held_;
+  const Shared shared_;
   DiffVisitor& visitor_;
   DiffPages older_, newer_;
   std::vector<Named> named_;
@@ -129,10 +129,10 @@ Status Diff::main_database(const DbRecord& older, const DbRecord& newer) {
 
 Status Diff::trees(const DbRecord& older, const DbRecord& newer) {
   std::vector<std::uint64_t> leaves[2];
-  if (const Status st = find_leaves({&older_, older}, {&newer_, newer}, held_, leaves[0], leaves[1]);
+  if (const Status st = find_leaves({&older_, older}, {&newer_, newer}, shared_, leaves[0], leaves[1]);
       !st.ok())
     return st;
-  if (held_)
+  if (shared_ != Shared::nothing)
     for (const std::uint64_t page : leaves[0]) visitor_.dropped_leaf(page);
   DiffItems a(older_, key_order_), b(newer_, key_order_);
   a.take_leaves(std::move(leaves[0]), older.pad);
@@ -152,21 +152,13 @@ Status Diff::trees(const DbRecord& older, const DbRecord& newer) {
 
 // Keeps a key whose records may differ.
 Status Diff::found(const DiffItem* older, const DiffItem* newer) {
-  if (older != nullptr && newer != nullptr && same_node(*older, *newer)) return {};
+  if (older != nullptr && newer != nullptr && same_node(shared_, older_, newer_, *older, *newer)) return {};
   const bool alone = older == nullptr && (flags_ & MDB_DUPSORT) == 0;  // emit() needs no other pages
   if (alone && pairs_.empty())
     return newer->flags != 0 ? emit({false, true, {}, *newer}) : give(inserted(*newer));
   pairs_.push_back({older != nullptr, newer != nullptr, older != nullptr ? *older : DiffItem{},
                     newer != nullptr ? *newer : DiffItem{}});
   return pairs_.size() < kTogether ? Status() : flush();
-}
-
-// Returns true if the nodes show that the values are the same.
-bool Diff::same_node(const DiffItem& older, const DiffItem& newer) const noexcept {
-  if (older.flags != newer.flags || older.data_bytes != newer.data_bytes ||
-      std::memcmp(older.data, newer.data, node_bytes(older)) != 0)
-    return false;
-  return held_ || (older.flags & (kBigData | kSubData)) == 0;
 }
 
 Status Diff::flush() {
@@ -197,8 +189,7 @@ void Diff::read_ahead(bool newer, ReadGroup& group) {
       runs.push_back({format::raw(load<DbRecord>(item.data).root), 1});
     else if ((item.flags & kBigData) != 0 && p.has_older && p.has_newer &&
              p.older.data_bytes == p.newer.data_bytes && item.data_bytes <= kMostReadTogether)
-      runs.push_back({load<std::uint64_t>(item.data),
-                      format::overflow_pages(item.data_bytes, side(newer).view().shift())});
+      runs.push_back({load<std::uint64_t>(item.data), side(newer).view().overflow_pages(item.data_bytes)});
   }
   side(newer).batches().ask(group, runs);
 }
@@ -236,7 +227,8 @@ Status Diff::emit(const Pair& p) {
 
 void Diff::take_named(const Pair& p) {
   const DiffItem& one = p.has_newer ? p.newer : p.older;
-  Named n{std::string(reinterpret_cast<const char*>(one.key), one.key_bytes),
+  const format::Version version = side(p.has_newer).view().version();
+  Named n{std::string(reinterpret_cast<const char*>(one.key), format::name_bytes(version, one.key_bytes)),
           p.has_older && is_database(p.older), p.has_newer && is_database(p.newer)};
   if (n.has_older) n.older = load<DbRecord>(p.older.data);
   if (n.has_newer) n.newer = load<DbRecord>(p.newer.data);
@@ -266,7 +258,7 @@ Status Diff::emit_dups(const Pair& p) {
   if (p.has_older && p.has_newer && is_dup_tree(p.older) && is_dup_tree(p.newer)) {
     const auto older = load<DbRecord>(p.older.data), newer = load<DbRecord>(p.newer.data);
     std::vector<std::uint64_t> leaves[2];
-    if (const Status st = find_leaves({&older_, older}, {&newer_, newer}, held_, leaves[0], leaves[1]);
+    if (const Status st = find_leaves({&older_, older}, {&newer_, newer}, shared_, leaves[0], leaves[1]);
         !st.ok())
       return st;
     a.take_leaves(std::move(leaves[0]), older.pad);
@@ -290,7 +282,8 @@ Status Diff::dups_of(const DiffItem& node, DiffItems& items) {
   if (is_dup_tree(node)) {
     const auto record = load<DbRecord>(node.data);
     std::vector<std::uint64_t> leaves, none;
-    if (const Status st = find_leaves({&of, record}, {&of, empty_tree(record)}, false, leaves, none);
+    if (const Status st =
+            find_leaves({&of, record}, {&of, empty_tree(record)}, Shared::nothing, leaves, none);
         !st.ok())
       return st;
     items.take_leaves(std::move(leaves), record.pad);
@@ -361,7 +354,10 @@ Status Diff::appended(std::string_view name, const DbRecord& record, Bytes key, 
 
 Status diff_snapshots(const DiffSide& older, const DiffSide& newer, const DiffOptions& options,
                       DiffVisitor& visitor, DiffCounters& counters, DiffProblem& problem) {
-  if (options.older_is_held && older.view.page_size() != newer.view.page_size())
+  const bool alike =
+      older.view.page_size() == newer.view.page_size() && older.view.version() == newer.view.version();
+  if (shared_by(options) != Shared::nothing && !alike) return Status::from_errno(ENOTSUP);
+  if (options.older_is_copy && older.view.version() != format::Version::v10)
     return Status::from_errno(ENOTSUP);
   Diff diff(older, newer, options, visitor, counters, problem);
   const DbRecord& old_main = older.snapshot.dbs[kMainDbi];

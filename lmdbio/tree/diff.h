@@ -73,8 +73,13 @@ struct DiffOptions {
   /// committed.  This holds while a transaction of the older one is open.  Without locks it holds if the
   /// newest commit is at most one ahead of it (overtaken()); the caller must check that afterwards.
   ///
-  /// If false, all leaf pages are compared.
+  /// If neither this nor `older_is_copy` is set, all leaf pages are compared.
   bool older_is_held = false;
+  /// For files in the format of LMDB 1.0: the older snapshot is in a copy that was made from the newer one's
+  /// file, page by page.  Nobody has to hold it there.  A page that has the same number and was written by
+  /// the same transaction in both files is the same page.  If the file is no such copy, differences are
+  /// missed.
+  bool older_is_copy = false;
   /// Compares only one database: its name, empty for the main database.  Null: all databases.
   const std::string_view* only = nullptr;
   /// Ends the comparison soon after it is set.  May be null.
@@ -110,7 +115,8 @@ struct DiffProblem {
 /// MDB_INCOMPATIBLE: keys are not in the default order, or only one of the snapshots has duplicates in its
 /// main database.  `problem` then has the page and the reason.
 /// MDB_NOTFOUND: neither snapshot has the database `only`.  ENOTSUP: the snapshots have different page sizes
-/// although `older_is_held`.  Throws bad_alloc.
+/// or formats although `older_is_held` or `older_is_copy`, or `older_is_copy` and another format than that of
+/// LMDB 1.0.  Throws bad_alloc.
 Status diff_snapshots(const DiffSide& older, const DiffSide& newer, const DiffOptions& options,
                       DiffVisitor& visitor, DiffCounters& counters, DiffProblem& problem);
 

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "lmdbio/tree/diff_pages.h"
@@ -38,7 +39,9 @@ Status find_database(const DiffSide& side, std::string_view name, DbRecord& reco
   DiffCounters unused;
   if (counters == nullptr) counters = &unused;
   const format::Comparator order = format::default_key_order(main.flags);
-  const Bytes key = std::as_bytes(std::span(name.data(), name.size()));
+  std::string stored(name);
+  stored.resize(format::name_key_bytes(side.view.version(), name.size()));  // adds a zero byte in 1.0
+  const Bytes key = std::as_bytes(std::span(stored));
   std::vector<std::uint64_t> leaves, none;
   {
     DiffPages pages(side, true, options.cancelled, *counters, problem);
@@ -52,7 +55,8 @@ Status find_database(const DiffSide& side, std::string_view name, DbRecord& reco
   }
   // The main database has a program's own order.
   DiffPages pages(side, true, options.cancelled, *counters, problem);
-  if (const Status st = find_leaves({&pages, main}, {&pages, empty_tree(main)}, false, leaves, none);
+  if (const Status st =
+          find_leaves({&pages, main}, {&pages, empty_tree(main)}, Shared::nothing, leaves, none);
       !st.ok())
     return st;
   DiffItems items(pages, order, false);

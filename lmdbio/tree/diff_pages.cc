@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdarg>
 #include <cstdio>
+#include <cstring>
 #include <iterator>
 #include <utility>
 
@@ -20,30 +21,12 @@ namespace {
 /// Number of leaf pages that are requested at a time.
 constexpr std::size_t kWave = 2048;
 
-/// Removes the numbers that both lists have.
-void remove_common(std::vector<std::uint64_t>& a, std::vector<std::uint64_t>& b) {
-  std::vector<std::uint64_t> x = a, y = b, common;
-  std::sort(x.begin(), x.end());
-  std::sort(y.begin(), y.end());
-  std::set_intersection(x.begin(), x.end(), y.begin(), y.end(), std::back_inserter(common));
-  const auto is_common = [&](std::uint64_t p) { return std::binary_search(common.begin(), common.end(), p); };
-  std::erase_if(a, is_common);
-  std::erase_if(b, is_common);
-}
-
 void ask_pages(DiffPages& side, ReadGroup& group, const std::uint64_t* first, std::size_t n) {
   if (!side.batches().on() || n == 0) return;
   std::vector<gather::PageRun> runs;
   runs.reserve(n);
   for (std::size_t i = 0; i < n; ++i) runs.push_back({first[i], 1});
   side.batches().ask(group, runs);
-}
-
-/// Returns the key of an entry of a branch page.
-Bytes key_of(const PageView& page, const format::Node& n) noexcept {
-  // Load the size once, since a writer may change the page.
-  const auto room = static_cast<std::size_t>(page.bytes() + page.size() - n.key());
-  return {n.key(), std::min<std::size_t>(n.key_size(), room)};
 }
 
 /// Drops a group that an exception or an error has left behind.
@@ -53,7 +36,54 @@ struct Dropper {
   ~Dropper() { side.batches().drop(group); }
 };
 
+/// Removes the pages that both lists have.
+void remove_common(Shared shared, DiffPages& older, DiffPages& newer, std::vector<std::uint64_t>& a,
+                   std::vector<std::uint64_t>& b) {
+  std::vector<std::uint64_t> x = a, y = b, common;
+  std::sort(x.begin(), x.end());
+  std::sort(y.begin(), y.end());
+  std::set_intersection(x.begin(), x.end(), y.begin(), y.end(), std::back_inserter(common));
+  if (shared == Shared::transaction) {
+    Dropper reads[2] = {{older}, {newer}};
+    for (Dropper& r : reads) ask_pages(r.side, r.group, common.data(), common.size());
+    for (Dropper& r : reads) (void)r.side.batches().wait(r.group);
+    std::erase_if(common, [&](std::uint64_t p) { return !is_shared(shared, older, newer, p); });
+  }
+  const auto is_common = [&](std::uint64_t p) { return std::binary_search(common.begin(), common.end(), p); };
+  std::erase_if(a, is_common);
+  std::erase_if(b, is_common);
+}
+
+/// Returns the key of an entry of a branch page.
+Bytes key_of(const PageView& page, const format::Node& n) noexcept {
+  // Load the size once, since a writer may change the page.
+  const auto room = static_cast<std::size_t>(page.bytes() + page.size() - n.key());
+  return {n.key(), std::min<std::size_t>(n.key_size(), room)};
+}
+
 }  // namespace
+
+bool is_shared(Shared shared, const DiffPages& older, const DiffPages& newer, std::uint64_t page) noexcept {
+  if (shared != Shared::transaction) return shared == Shared::number;
+  const std::uint64_t writer = older.writer_of(page);
+  return writer != 0 && writer == newer.writer_of(page);
+}
+
+bool same_node(Shared shared, const DiffPages& older_pages, const DiffPages& newer_pages,
+               const DiffItem& older, const DiffItem& newer) noexcept {
+  const bool elsewhere = (older.flags & (format::kBigData | format::kSubData)) != 0;  // refers to pages
+  if (older.flags != newer.flags || older.data_bytes != newer.data_bytes ||
+      (elsewhere && shared == Shared::nothing))
+    return false;
+  const bool big = (older.flags & format::kBigData) != 0;
+  const std::size_t bytes = big ? format::run_record(newer_pages.view().version()) : older.data_bytes;
+  if (std::memcmp(older.data, newer.data, bytes) != 0) return false;
+  // The record of a run has its transaction.
+  if (!elsewhere || shared == Shared::number || big) return true;
+  if (older.data_bytes != sizeof(DbRecord)) return false;
+  const auto root = load<DbRecord>(older.data).root;
+  return root == format::kNoPage || is_shared(shared, older_pages, newer_pages, format::raw(root));
+}
 
 int compare_keys(const format::Comparator& order, Bytes a, Bytes b) noexcept {
   format::Comparator used = order;
@@ -99,9 +129,9 @@ Status DiffPages::open(std::uint64_t page, bool branch, PageView& out) noexcept 
   if (++opened_ > pages_) return corrupted(page, "the trees have more pages than the snapshot");
   const std::byte* const at = page < pages_ ? view_.at(Pgno{page}) : nullptr;
   if (at == nullptr) return corrupted(page, "not in the snapshot, which has %llu pages", 0ULL + pages_);
-  if (!PageView::open(at, view_.page_size(), Pgno{page}, out)) {
+  if (!PageView::open(view_.version(), at, view_.page_size(), Pgno{page}, out)) {
     (void)corrupted(page, "invalid page header");
-    (void)format::explain_page({at, view_.page_size()}, Pgno{page}, problem_.reason);
+    (void)format::explain_page(view_.version(), {at, view_.page_size()}, Pgno{page}, problem_.reason);
     return Status::from_mdb(MDB_CORRUPTED);
   }
   if (out.is_branch() != branch)
@@ -109,6 +139,13 @@ Status DiffPages::open(std::uint64_t page, bool branch, PageView& out) noexcept 
                      branch ? "branch" : "leaf");
   if (out.count() == 0) return corrupted(page, "no entries");
   return {};
+}
+
+std::uint64_t DiffPages::writer_of(std::uint64_t page) const noexcept {
+  const std::byte* const at = page < pages_ ? view_.at(Pgno{page}) : nullptr;
+  if (at == nullptr || load<std::uint64_t>(at) != page) return 0;
+  const auto writer = load<std::uint64_t>(at + format::kAtTxnid);
+  return writer <= txnid_ ? writer : 0;
 }
 
 Status DiffPages::check_order(std::uint64_t page, const PageView& branch,
@@ -135,7 +172,7 @@ Status DiffPages::children(std::uint64_t page, const PageView& branch, unsigned 
   return {};
 }
 
-Status find_leaves(const DiffTree& older, const DiffTree& newer, bool shared,
+Status find_leaves(const DiffTree& older, const DiffTree& newer, Shared shared,
                    std::vector<std::uint64_t>& older_leaves, std::vector<std::uint64_t>& newer_leaves) {
   const DiffTree* const trees[2] = {&older, &newer};
   std::vector<std::uint64_t> levels[2];
@@ -154,7 +191,7 @@ Status find_leaves(const DiffTree& older, const DiffTree& newer, bool shared,
   for (unsigned height = std::max(heights[0], heights[1]); height > 0; --height) {
     for (int i = 0; i < 2; ++i)
       if (heights[i] == height) levels[i] = {format::raw(trees[i]->record.root)};
-    if (shared) remove_common(levels[0], levels[1]);
+    if (shared != Shared::nothing) remove_common(shared, *older.side, *newer.side, levels[0], levels[1]);
     if (height == 1) break;
     Dropper reads[2] = {{*older.side}, {*newer.side}};
     for (int i = 0; i < 2; ++i) ask_pages(reads[i].side, reads[i].group, levels[i].data(), levels[i].size());
@@ -223,7 +260,7 @@ void DiffItems::take_leaves(std::vector<std::uint64_t> leaves, std::size_t item_
 
 Status DiffItems::take_sub_page(const DiffItem& node) {
   page_number_ = node.page;
-  if (!PageView::open_sub(node.data, node.data_bytes, page_))
+  if (!PageView::open_sub(side_.view().version(), node.data, node.data_bytes, page_))
     return side_.corrupted(node.page, "it has an invalid sub-page");
   item_bytes_ = page_.item_size();
   return {};
@@ -263,7 +300,7 @@ Status DiffItems::give(DiffItem& out) {
   if (!page_.leaf_node(i, n, out.flags, out.key_bytes, out.data_bytes))
     return side_.corrupted(page_number_, "the node of slot %u is outside the page", i);
   out.key = n.key();
-  out.data = out.key + out.key_bytes;
+  out.data = n.data();
   return {};
 }
 

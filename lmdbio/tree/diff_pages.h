@@ -20,6 +20,7 @@ class DiffPages {
             DiffProblem& problem) noexcept
       : view_(side.view),
         pages_(side.snapshot.last_pg < view_.pages() ? side.snapshot.last_pg + 1 : view_.pages()),
+        txnid_(side.snapshot.txnid),
         newer_(newer),
         cancelled_(cancelled),
         counters_(counters),
@@ -40,6 +41,10 @@ class DiffPages {
   Status check_order(std::uint64_t page, const format::PageView& branch,
                      const format::Comparator& order) noexcept;
 
+  /// Returns the transaction that has written a page, or 0 if it is not in the snapshot.  In files of LMDB
+  /// 1.0 only.
+  std::uint64_t writer_of(std::uint64_t page) const noexcept;
+
   const window::WindowView& view() const noexcept { return view_; }
   /// Returns the number of pages of the snapshot that the view has.
   std::uint64_t pages() const noexcept { return pages_; }
@@ -48,7 +53,7 @@ class DiffPages {
 
  private:
   const window::WindowView view_;
-  const std::uint64_t pages_;
+  const std::uint64_t pages_, txnid_;
   std::uint64_t opened_ = 0;
   const bool newer_;
   const std::atomic<bool>* const cancelled_;
@@ -66,9 +71,18 @@ struct DiffTree {
 /// Returns the record of an empty tree.
 format::DbRecord empty_tree(const format::DbRecord& like) noexcept;
 
-/// Finds the leaf pages of both trees, in key order.  If `shared`, without those that both trees have, for
-/// which the snapshots must be of the same file, with the older one held.
-Status find_leaves(const DiffTree& older, const DiffTree& newer, bool shared,
+/// What shows that two trees have a page in common.
+enum class Shared : unsigned char {
+  nothing,
+  number,       ///< both snapshots are of the same file, and the older one is held
+  transaction,  ///< its number and its transaction: see DiffOptions::older_is_copy
+};
+
+/// Returns whether a page that both trees have under this number is the same page.
+bool is_shared(Shared shared, const DiffPages& older, const DiffPages& newer, std::uint64_t page) noexcept;
+
+/// Finds the leaf pages of both trees, in key order, without those that both trees have.
+Status find_leaves(const DiffTree& older, const DiffTree& newer, Shared shared,
                    std::vector<std::uint64_t>& older_leaves, std::vector<std::uint64_t>& newer_leaves);
 
 /// Finds the leaf pages of a tree that may have keys from `key` on, in key order.  If `only_one`, only the
@@ -100,6 +114,10 @@ inline bool is_database(const DiffItem& i) noexcept {
   return (i.flags & (format::kSubData | format::kDupData | format::kBigData)) == format::kSubData &&
          i.data_bytes == sizeof(format::DbRecord);
 }
+
+/// Returns true if the nodes of one key show that its values are the same.
+bool same_node(Shared shared, const DiffPages& older_pages, const DiffPages& newer_pages,
+               const DiffItem& older, const DiffItem& newer) noexcept;
 
 /// Compares two keys, or two values of a database with duplicates, as stock LMDB does.  Integers of different
 /// sizes, which lmdb.h does not allow in one database, are ordered by size.

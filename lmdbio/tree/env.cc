@@ -54,6 +54,7 @@ Status prove_metas(const File& file, std::span<char> why) noexcept {
     if (!read_fully(engine, i * size, page).ok()) return {};
     switch (format::judge_meta(page)) {
       case format::MetaKind::other:
+      case format::MetaKind::encrypted:
         return {};
       case format::MetaKind::bad_page_size:
         (void)format::explain_meta(page, why);
@@ -61,7 +62,7 @@ Status prove_metas(const File& file, std::span<char> why) noexcept {
       case format::MetaKind::good:
         break;
     }
-    metas[i] = load<format::MetaRecord>(page + format::kPageHeader);
+    metas[i] = format::parse_meta(page).value();
     if (i == 0) size = format::page_size(metas[0]);
   }
   if (const std::uint64_t other = format::page_size(metas[1]); other != size) {
@@ -90,9 +91,8 @@ Status prove_metas(const File& file, std::span<char> why) noexcept {
 }
 
 Env::Env(int fd, const FileIdentity& id, const Options& options, bool unmapped)
-    : file_({fd, id, path_of(fd, options.path), options.name, options.page_size, options.no_readahead,
-             unmapped}),
-      page_size_(options.page_size),
+    : file_({fd, id, path_of(fd, options.path), options.name, options.pages, options.no_readahead, unmapped}),
+      pages_(options.pages),
       max_dbs_(options.max_dbs + kCoreDbs),
       behaviour_(options.behaviour),
       dbx_(zeroed_array<Dbx>(max_dbs_)),
@@ -120,11 +120,11 @@ constexpr std::uint64_t kMostReserved = std::uint64_t{8} << 40;
 
 /// Makes a window for a map of `map_bytes`.  Pages up to `last_pg` are in use.
 Result<std::shared_ptr<window::Window>> map_window(int fd, const FileIdentity& id, std::uint64_t map_bytes,
-                                                   std::uint64_t last_pg, std::size_t page_size,
+                                                   std::uint64_t last_pg, format::PageFormat pages,
                                                    bool no_readahead) {
   const std::uint64_t used =
-      std::max(std::min(last_pg + 1, id.size / page_size), format::kMetaPages) * page_size;
-  return window::Window::shared(fd, id, map_bytes, page_size, no_readahead, used);
+      std::max(std::min(last_pg + 1, id.size / pages.size), format::kMetaPages) * pages.size;
+  return window::Window::shared(fd, id, map_bytes, pages, no_readahead, used);
 }
 
 }  // namespace
@@ -132,7 +132,7 @@ Result<std::shared_ptr<window::Window>> map_window(int fd, const FileIdentity& i
 Result<std::unique_ptr<Env>> Env::open(int fd, const Options& options) {
   const FileIdentity id = identity_or_none(fd, options);
   Result<std::shared_ptr<window::Window>> window =
-      map_window(fd, id, options.map_bytes, options.last_pg, options.page_size, options.no_readahead);
+      map_window(fd, id, options.map_bytes, options.last_pg, options.pages, options.no_readahead);
   if (!window) return window.error();
   std::unique_ptr<Env> env(new Env(fd, id, options));
   env->adopt_window(std::move(window).value());
@@ -152,15 +152,15 @@ Result<std::unique_ptr<Env>> Env::open_unmapped(int fd, const Options& options) 
 Status Env::read_metas(MetaCopies& out) const noexcept {
   if (!unmapped()) {
     const Metas now = metas();
-    out.pages_[0] = now.pages[0];
-    out.pages_[1] = now.pages[1];
+    out.records_[0] = now.records[0];
+    out.records_[1] = now.records[1];
     return {};
   }
-  const std::size_t bytes = page_size_ + format::kMetaBytes;
+  const std::size_t bytes = pages_.size + format::meta_bytes(pages_.version);
   if (out.bytes_ == nullptr) out.bytes_.reset(new (std::nothrow) std::byte[bytes]);
   if (out.bytes_ == nullptr) return Status::from_errno(ENOMEM);
-  out.pages_[0] = out.bytes_.get();
-  out.pages_[1] = out.bytes_.get() + page_size_;
+  out.records_[0] = out.bytes_.get() + format::page_header(pages_.version);
+  out.records_[1] = out.records_[0] + pages_.size;
   const Uncancelled wait;
   Status st = Status::from_errno(EBADF);
   const File& file = opened_->base();
@@ -172,9 +172,9 @@ Status Env::read_metas(MetaCopies& out) const noexcept {
 }
 
 Result<std::unique_ptr<Env>> Env::over(Bytes bytes, const Options& options) {
-  if (bytes.size() < 2 * options.page_size) return Status::from_mdb(MDB_INVALID);
+  if (bytes.size() < 2 * options.pages.size) return Status::from_mdb(MDB_INVALID);
   std::unique_ptr<Env> env(new Env(-1, FileIdentity(), options));
-  env->adopt_window(std::make_shared<window::Window>(window::Window::over(bytes, options.page_size)));
+  env->adopt_window(std::make_shared<window::Window>(window::Window::over(bytes, options.pages)));
   return env;
 }
 
@@ -208,8 +208,8 @@ void Env::retire_window(bool idle) noexcept {
 Status Env::remap(std::uint64_t map_bytes, std::uint64_t last_pg) {
   if (file_.fd() < 0) return Status::from_errno(EINVAL);
   if (unmapped()) {
-    const std::uint64_t bytes = std::min(std::max(map_bytes, (last_pg + 1) * page_size_), kMostReserved);
-    Result<window::Window> made = window::Window::reserve(bytes, page_size_);
+    const std::uint64_t bytes = std::min(std::max(map_bytes, (last_pg + 1) * pages_.size), kMostReserved);
+    Result<window::Window> made = window::Window::reserve(bytes, pages_);
     if (!made) return made.error();
     seen_.store(0, std::memory_order_relaxed);
     adopt_window(std::make_shared<window::Window>(std::move(made).value()));
@@ -220,7 +220,7 @@ Status Env::remap(std::uint64_t map_bytes, std::uint64_t last_pg) {
   if (now.value().dev != file_.identity().dev || now.value().ino != file_.identity().ino)
     return Status::from_errno(EBADF);  // the program has closed it
   Result<std::shared_ptr<window::Window>> window =
-      map_window(file_.fd(), now.value(), map_bytes, last_pg, page_size_, file_.no_readahead());
+      map_window(file_.fd(), now.value(), map_bytes, last_pg, pages_, file_.no_readahead());
   if (!window) return window.error();
   seen_.store(0, std::memory_order_relaxed);
   adopt_window(std::move(window).value());
@@ -237,7 +237,7 @@ std::uint64_t Env::learn_file_pages(std::uint64_t txnid) noexcept {
         now && now.value().dev == file_.identity().dev && now.value().ino == file_.identity().ino;
     bytes = same ? now.value().size : length_without_descriptor(txnid);
   }
-  const std::uint64_t pages = std::min(bytes >> std::countr_zero(page_size_), kPageMask);
+  const std::uint64_t pages = std::min(bytes >> std::countr_zero(pages_.size), kPageMask);
   seen_.store((txnid & kTxnidMask) << kPageBits | pages, std::memory_order_relaxed);
   errno = saved;
   return pages;
@@ -254,9 +254,9 @@ std::uint64_t Env::length_without_descriptor(std::uint64_t txnid) noexcept {
     if (const Result<std::uint64_t> size = opened_->base().size(); size) return size.value();
   if (const auto file = file_.window_file(std::max(known, format::kMetaPages)); file != nullptr)
     if (const Result<std::uint64_t> size = file->database.buffered.size(); size) return size.value();
-  const std::byte* const meta = metas().pages[txnid & 1];
+  const std::byte* const meta = metas().records[txnid & 1];
   if (meta == nullptr || window() == nullptr) return known << page_shift();
-  const std::uint64_t last = load<format::MetaRecord>(meta + format::kPageHeader).last_pg;
+  const std::uint64_t last = load<format::MetaRecord>(meta).last_pg;
   if (last < known || last >= window()->length() >> page_shift()) return known << page_shift();
   std::byte any;
   const iovec to{&any, 1};
@@ -273,7 +273,7 @@ void Env::report_damage(const window::WindowView& view, const char* what, const 
   const format::Pgno p{static_cast<std::uint64_t>(at - view.base()) >> view.shift()};
   const std::byte* const page = view.at(p);
   char why[kWhyBytes];
-  const bool told = page != nullptr && format::explain_page({page, page_size_}, p, why);
+  const bool told = page != nullptr && format::explain_page(pages_.version, {page, pages_.size}, p, why);
   log_line(level, "%s: page %" PRIu64 ": %s", name(), format::raw(p), told ? why : what);
 }
 
@@ -287,7 +287,7 @@ void Env::report_damage(const window::WindowView& view, format::Pgno p) noexcept
              format::raw(p), view.pages());
   else
     log_line(level, "%s: page %" PRIu64 ": %s", name(), format::raw(p),
-             format::explain_page({page, page_size_}, p, why)
+             format::explain_page(pages_.version, {page, pages_.size}, p, why)
                  ? why
                  : "was damaged when it was read, and has changed since");
 }

@@ -58,22 +58,22 @@ struct Behaviour {
   static constexpr Behaviour of_release(int patch) noexcept { return {patch < 30, patch < 27, patch < 32}; }
 };
 
-/// Both meta pages, for one caller.  The pages lie in the mapping or, if the file is not mapped, in a copy
-/// that this object owns.
+/// The records of both meta pages, for one caller.  They lie in the mapping or, if the file is not mapped, in
+/// a copy that this object owns.
 class MetaCopies {
  public:
-  const std::byte* const (&pages() const noexcept)[2] { return pages_; }
+  const std::byte* const (&records() const noexcept)[2] { return records_; }
 
  private:
   friend class Env;
   std::unique_ptr<std::byte[]> bytes_;
-  const std::byte* pages_[2]{};
+  const std::byte* records_[2]{};
 };
 
 class Env {
  public:
   struct Options {
-    std::size_t page_size;    ///< bytes, a power of two
+    format::PageFormat pages;
     std::uint64_t map_bytes;  ///< the map size
     unsigned max_dbs;         ///< upper limit on named databases
     bool no_readahead;
@@ -130,18 +130,20 @@ class Env {
   /// the process, even if environments share the window.  Never 0.
   std::uint32_t window_number() const noexcept { return window_number_; }
   struct Metas {
-    const std::byte* pages[2];
+    const std::byte* records[2];
   };
-  /// Returns the metas in the window, as Window::metas(); null pointers if the file cannot be mapped.
+  /// Returns the records of the metas in the window, as Window::metas(); null pointers if the file cannot be
+  /// mapped.
   Metas metas() const noexcept {
     const std::byte* const first = window() != nullptr && !unmapped() ? window()->metas() : nullptr;
-    return {{first, first != nullptr ? first + page_size_ : nullptr}};
+    return {{first, first != nullptr ? first + pages_.size : nullptr}};
   }
   bool unmapped() const noexcept { return file_.unmapped(); }
   /// Sets `out` to the current metas.  The metas of an unmapped file are read from the file.  Any thread.
   Status read_metas(MetaCopies& out) const noexcept;
-  std::size_t page_size() const noexcept { return page_size_; }
-  unsigned page_shift() const noexcept { return static_cast<unsigned>(std::countr_zero(page_size_)); }
+  format::PageFormat pages() const noexcept { return pages_; }
+  std::size_t page_size() const noexcept { return pages_.size; }
+  unsigned page_shift() const noexcept { return static_cast<unsigned>(std::countr_zero(pages_.size)); }
   const Behaviour& behaviour() const noexcept { return behaviour_; }
   /// Returns the number of slots of the table, kCoreDbs included.
   unsigned max_dbs() const noexcept { return max_dbs_; }
@@ -200,7 +202,7 @@ class Env {
   static constexpr std::uint64_t kPageMask = (std::uint64_t{1} << kPageBits) - 1, kTxnidMask = (1u << 24) - 1;
 
   ahead::EnvironmentFile file_;
-  const std::size_t page_size_;
+  const format::PageFormat pages_;
   const unsigned max_dbs_;
   const Behaviour behaviour_;
   std::atomic<bool> reported_{false};

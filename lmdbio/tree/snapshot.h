@@ -37,9 +37,9 @@ struct SharedWords {
 };
 
 namespace detail {
-inline constexpr std::size_t kAtDbs = format::kPageHeader + offsetof(format::MetaRecord, dbs);
-inline constexpr std::size_t kAtLastPg = format::kPageHeader + offsetof(format::MetaRecord, last_pg);
-inline constexpr std::size_t kAtTxnid = format::kPageHeader + offsetof(format::MetaRecord, txnid);
+inline constexpr std::size_t kAtDbs = offsetof(format::MetaRecord, dbs);
+inline constexpr std::size_t kAtLastPg = offsetof(format::MetaRecord, last_pg);
+inline constexpr std::size_t kAtTxnid = offsetof(format::MetaRecord, txnid);
 }  // namespace detail
 
 /// Copies the meta page of the source's transaction to `out`.  On entry `out.txnid` is the source's current

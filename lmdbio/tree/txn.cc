@@ -56,10 +56,10 @@ Status Txn::begin_unmapped() noexcept {
   if (loader_ == nullptr) loader_.reset(new (std::nothrow) Loader);
   if (file == nullptr || loader_ == nullptr) return Status::from_errno(ENOMEM);
   if (const Status st = env_->read_metas(loader_->metas); !st.ok()) return st;
-  const MetaSource source(loader_->metas.pages());
+  const MetaSource source(loader_->metas.records());
   Snapshot now;
   if (const Status st = source.renew(now.txnid); !st.ok()) return st;
-  if (const Status st = read_snapshot(loader_->metas.pages(), source, now); !st.ok()) return st;
+  if (const Status st = read_snapshot(loader_->metas.records(), source, now); !st.ok()) return st;
   if (env_->outgrown(now.last_pg)) return Status::from_mdb(MDB_MAP_RESIZED);
   const unsigned shift = env_->page_shift();
   const int saved = errno;
@@ -201,90 +201,13 @@ Result<const format::DbRecord*> Txn::record(MDB_dbi dbi) {
   return &dbs_[dbi];
 }
 
-void Txn::ask(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept {
-  // Lookups until the next probe, if no probe is possible now.
-  constexpr std::uint32_t kSoon = 16;
-  ask_in_ = kSoon;
-  if (prefetch_ != nullptr) {  // prefetch requests already read these pages
-    ask_in_ = 1;
-    return;
-  }
-  if (!env_->file().reads_ahead()) {
-    ask_in_ = ahead::Lookups::kNever;
-    return;
-  }
-  const format::DbRecord& db = dbs_[dbi];
-  const format::Comparator& order = env_->dbx(dbi).key_order;
-  // A user's comparator is called only as often as lookups need.
-  if (key.mv_size == 0 || stale(dbi) || db.root == format::kNoPage || order.order == format::Order::user)
-    return;
-  if (lookups_ == nullptr) {
-    const AsyncSignalsBlocked fork_safe(has_own_threads());
-    lookups_.reset(new (std::nothrow) ahead::Lookups(env_->file()));
-  }
-  if (lookups_ != nullptr)
-    ask_in_ = lookups_->before({view_, snapshot_.txnid, stamp_.window(), counters_->bytes},
-                               {db, order, key, or_next});
-}
-
-// Returns the first duplicate of `node`.  Uncommon cases use a walker, as cursors do.
-Status Txn::find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const format::Node* node) {
-  const format::DbRecord& db = dbs_[dbi];
-  const bool dupsort = (db.flags & MDB_DUPSORT) != 0;
-  format::PageView dups;
-  if (node != nullptr && !dupsort) return corrupted("duplicates in a database without MDB_DUPSORT", node->at);
-  constexpr unsigned kElsewhere = format::kSubData | format::kBigData;  // the data is not all in the node
-  if (node != nullptr && (node->flags() & kElsewhere) == 0 &&
-      format::PageView::open_sub(node->data(), node->data_size(), dups) && dups.count() != 0) {
-    format::Node first;
-    if (dups.is_leaf2() && (db.flags & MDB_DUPFIXED) != 0) {
-      if (const std::byte* const item = dups.item(0, dups.item_size()); item != nullptr) {
-        data = {dups.item_size(), const_cast<std::byte*>(item)};
-        return {};
-      }
-    } else if (!dups.is_leaf2() && dups.node(0, first) && first.flags() == 0) {
-      data = {first.key_size(), const_cast<std::byte*>(first.key())};
-      return {};
-    }
-  }
-  Walker main, walker;
-  main.attach(*this, dbi, dupsort ? &walker : nullptr);
-  MDB_val k = key;
-  return main.set(&k, &data, MDB_SET, true);
-}
-
-// Finds the value of `key`, or the first of its duplicates.
-[[gnu::always_inline]] inline Status Txn::find(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
-  const format::DbRecord& db = dbs_[dbi];
-  if (db.root == format::kNoPage || stale(dbi)) [[unlikely]]
-    return find_rare(dbi, key, data, nullptr);
-  const format::Comparator& order = env_->dbx(dbi).key_order;
-  format::PageView leaf;
-  format::Place place;
-  detail::NoPath path;
-  Status st;
-  if (order.order == format::Order::memn) [[likely]]
-    st = detail::descend_memn(*this, db, static_cast<const std::byte*>(key.mv_data), key.mv_size, path, leaf,
-                              place);
-  else
-    st = detail::descend_any(*this, db, order, key, leaf, place);
-  if (!st.ok()) [[unlikely]]
-    return st;
-  if (!place.exact) return Status::from_mdb(MDB_NOTFOUND);
-  format::Node node;
-  if (!leaf.node(place.index, node)) [[unlikely]]
-    return corrupted("invalid entry on a leaf page", leaf.bytes());
-  if ((node.flags() & format::kDupData) != 0) [[unlikely]]
-    return find_rare(dbi, key, data, &node);
-  return value(node, data);
-}
-
 // Finds the node of an entry of a leaf page that may not exist.
 static bool node_at(const window::WindowView& view, std::uint64_t page, unsigned index,
                     format::Node& node) noexcept {
   format::PageView leaf;
   const std::byte* const bytes = page < format::kMetaPages ? nullptr : view.at(format::Pgno{page});
-  return bytes != nullptr && format::PageView::open(bytes, view.page_size(), format::Pgno{page}, leaf) &&
+  return bytes != nullptr &&
+         format::PageView::open(view.version(), bytes, view.page_size(), format::Pgno{page}, leaf) &&
          leaf.is_leaf() && !leaf.is_leaf2() && index < leaf.count() && leaf.node(index, node);
 }
 
@@ -326,7 +249,7 @@ bool Txn::is_resident(std::uint64_t page, unsigned index) noexcept {
   format::Node node;
   if (!node_at(view_, page, index, node)) return false;
   return (node.flags() & format::kBigData) == 0 ||
-         is_there(format::raw(node.overflow()), format::overflow_pages(node.data_size(), shift));
+         is_there(format::raw(node.overflow()), view_.overflow_pages(node.data_size()));
 }
 
 void Txn::prefetch(MDB_dbi dbi, std::span<const MDB_val> keys) noexcept {
@@ -341,17 +264,6 @@ void Txn::prefetch(MDB_dbi dbi, std::span<const MDB_val> keys) noexcept {
   prefetch_->add(*this, dbi, keys);
 }
 
-// Does the same in a transaction that has prefetched keys.  This is a separate function, so that it costs
-// other transactions only one branch.
-Status Txn::find_prefetched(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
-  const format::DbRecord& db = dbs_[dbi];
-  Status st;
-  if (!stale(dbi) && prefetch_->answer({dbi, format::raw(db.root), db.flags, env_->dbx(dbi).key_order}, key,
-                                       view_, data, st))
-    return st;
-  return find(dbi, key, data);
-}
-
 void Txn::forget_prefetch() noexcept {
   if (own_prefetch_ == nullptr) return;
   if (own_prefetch_->lost()) {
@@ -361,40 +273,6 @@ void Txn::forget_prefetch() noexcept {
     counters_->prefetch.add(prefetch_->take_counters());
   }
   prefetch_ = nullptr;
-}
-
-template <bool kPrefetched>
-[[gnu::always_inline]] inline Status Txn::get_by(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
-  ++counters_->get;
-  if ((dbi_state_[dbi] & kStale) != 0) [[unlikely]]
-    (void)record(dbi);  // as mdb_cursor_init: the search returns the error
-  if (key.mv_size == 0) [[unlikely]] {
-    ++counters_->get_missed;
-    return Status::from_mdb(MDB_BAD_VALSIZE);
-  }
-  const Status st = kPrefetched ? find_prefetched(dbi, key, data) : find(dbi, key, data);
-  if (st.ok()) [[likely]]
-    counters_->bytes += data.mv_size;
-  else
-    ++counters_->get_missed;
-  return st;
-}
-
-Status Txn::get_after_asking(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
-  if (prefetch_ != nullptr) {
-    ask_in_ = 1;  // each lookup comes here
-    return get_by<true>(dbi, key, data);
-  }
-  ask(dbi, key, false);
-  ++ask_in_;
-  return get(dbi, key, data);
-}
-
-Status Txn::get(MDB_dbi dbi, const MDB_val& key, MDB_val& data) {
-  // This comes first, and as a tail call, so that nothing must be kept in registers for it.
-  if (--ask_in_ == 0) [[unlikely]]
-    return get_after_asking(dbi, key, data);
-  return get_by<false>(dbi, key, data);
 }
 
 }  // namespace lmdbio::tree

@@ -15,6 +15,10 @@
 #include "lmdbio/tree/snapshot.h"
 #include "lmdbio/window/window.h"
 
+namespace lmdbio::format {
+struct Place;
+}
+
 namespace lmdbio::tree {
 
 /// Counts the calls of a transaction.  Plain numbers: one thread uses them at a time.
@@ -57,13 +61,13 @@ class Txn {
     Env::Metas metas;
     do {  // again if a chunk has replaced the metas in the window meanwhile
       metas = env_->metas();
-      if (const Status st = read_snapshot(metas.pages, source, snapshot_);
-          !st.ok() && metas.pages[0] == env_->metas().pages[0]) {
+      if (const Status st = read_snapshot(metas.records, source, snapshot_);
+          !st.ok() && metas.records[0] == env_->metas().records[0]) {
         block(kFinished);
         return st;
       }
       std::atomic_thread_fence(std::memory_order_acquire);
-    } while (metas.pages[0] != env_->metas().pages[0]);
+    } while (metas.records[0] != env_->metas().records[0]);
     return enter();
   }
   /// Begins a transaction on a snapshot for which another process has a reader slot.  The slot must stay as
@@ -164,22 +168,39 @@ class Txn {
 
   /// Sets `out` to page `p` of a tree.  Damage blocks the transaction, as in stock; a failed read does not.
   Status page(format::Pgno p, format::PageView& out) noexcept {
+    if (view_.version() != format::Version::v09) [[unlikely]]
+      return page_10(p, out);
+    return page<format::Version::v09>(p, out);
+  }
+  /// Does the same in a file of version kVersion.
+  template <format::Version kVersion>
+  Status page(format::Pgno p, format::PageView& out) noexcept {
     const std::byte* const bytes = view_.at(p);
     if (bytes == nullptr || format::raw(p) < format::kMetaPages ||
-        !format::PageView::open(bytes, view_.page_size(), p, out)) [[unlikely]]
+        !format::PageView::open(kVersion, bytes, view_.page_size(), p, out)) [[unlikely]]
       return bad_page(p);
     return {};
   }
   /// Sets `data` to the value of a leaf's node.
-  Status value(const format::Node& node, MDB_val& data) noexcept {
+  [[gnu::always_inline]] Status value(const format::Node& node, MDB_val& data) noexcept {
+    if (node.version != format::Version::v09) [[unlikely]]
+      return value_10(node.at, data);
+    return value<format::Version::v09>(node.at, data);
+  }
+  /// Does the same for the node at `at` in a file of version kVersion.
+  template <format::Version kVersion>
+  [[gnu::always_inline]] Status value(const std::byte* at, MDB_val& data) noexcept {
+    const format::Node node{at, kVersion};
     const std::uint32_t size = node.data_size();
+    const std::byte* const in_node =
+        node.key() + format::data_after_key(kVersion, node.key_size());  // the data, or the run's record
     if ((node.flags() & format::kBigData) == 0) {
-      data = {size, const_cast<std::byte*>(node.data())};
+      data = {size, const_cast<std::byte*>(in_node)};
       return {};
     }
-    const format::Pgno p = node.overflow();
+    const auto p = load<format::Pgno>(in_node);
     const std::byte* run;
-    if (!view_.find(p, size, run)) [[unlikely]]
+    if (!view_.find<kVersion>(p, size, run)) [[unlikely]]
       return bad_run(p, size);
     data = {size, const_cast<std::byte*>(run)};
     return {};
@@ -240,7 +261,19 @@ class Txn {
   [[gnu::cold, gnu::noinline]] void ask(MDB_dbi dbi, const MDB_val& key, bool or_next) noexcept;
   Status look_up(MDB_dbi dbi);
   Status find_record(const char* name, format::DbRecord& out);
+  [[gnu::noinline]] Status page_10(format::Pgno p, format::PageView& out) noexcept {
+    return page<format::Version::v10>(p, out);
+  }
+  [[gnu::noinline]] Status value_10(const std::byte* at, MDB_val& data) noexcept {
+    return value<format::Version::v10>(at, data);
+  }
   Status find(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
+  template <format::Version kVersion>
+  Status find_memn(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
+  template <format::Version kVersion>
+  Status found(MDB_dbi dbi, const MDB_val& key, MDB_val& data, const format::PageView& leaf,
+               const format::Place& place);
+  Status find_other(MDB_dbi dbi, const MDB_val& key, MDB_val& data);
   [[gnu::noinline]] Status find_rare(MDB_dbi dbi, const MDB_val& key, MDB_val& data,
                                      const format::Node* node);
   [[gnu::noinline]] Status find_prefetched(MDB_dbi dbi, const MDB_val& key, MDB_val& data);

@@ -11,7 +11,7 @@ namespace lmdbio::tree {
 
 // Looks up the record of a named database in the main one.
 Status Txn::find_record(const char* name, format::DbRecord& out) {
-  const MDB_val key = {std::strlen(name), const_cast<char*>(name)};
+  const MDB_val key = {format::name_key_bytes(view_.version(), std::strlen(name)), const_cast<char*>(name)};
   if (key.mv_size == 0) return Status::from_mdb(MDB_BAD_VALSIZE);
   Walker walker;
   walker.attach(*this, kMainDbi, nullptr);

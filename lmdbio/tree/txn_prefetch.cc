@@ -113,7 +113,7 @@ bool TxnPrefetch::ready(const Txn& txn) {
       store_reserved_ = most;
     store_ = std::make_unique<PageStore>(*cached_, view.shift(), view.pages(),
                                          std::max<std::uint64_t>(store_reserved_, kLeastTree),
-                                         &file_->residency());
+                                         &file_->residency(), 0, view.version());
   } else if (txnid_ != txn.id() || window_ != txn.stamp().window()) {
     store_->clear(view.pages());
   }
@@ -227,7 +227,7 @@ std::optional<format::DbRecord> TxnPrefetch::record_of(Txn& txn, MDB_dbi dbi) {
   if (!txn.stale(dbi)) return txn.record_now(dbi);
   const Dbx& slot = txn.env().dbx(dbi);
   if (!slot.named() || *slot.name == '\0') return {};
-  const MDB_val name = {std::strlen(slot.name), slot.name};
+  const MDB_val name = {format::name_key_bytes(txn.view().version(), std::strlen(slot.name)), slot.name};
   std::optional<format::DbRecord> out;
   (void)find_keys(*store_, txn.record_now(kMainDbi), txn.env().dbx(kMainDbi).key_order, {&name, 1},
                   [&](std::size_t, const KeyPlace& p) {
@@ -272,7 +272,7 @@ void TxnPrefetch::find_some(Txn& txn, const PrefetchedTree& tree, const format::
   counters_.found += wanted_.size();
   const unsigned shift = view.shift();
   std::erase_if(wanted_, [&](const Wanted& w) {
-    const std::uint64_t pages = format::overflow_pages(w.bytes, shift);
+    const std::uint64_t pages = view.overflow_pages(w.bytes);
     const double there =
         file_->residency().share(w.page << shift, pages << shift, txn.view().base()).value_or(0);
     if (there < kMostlyResident) return false;
@@ -285,7 +285,7 @@ void TxnPrefetch::find_some(Txn& txn, const PrefetchedTree& tree, const format::
 }
 
 void TxnPrefetch::read_wanted(const Txn& txn, std::size_t tree, std::span<const MDB_val> keys) {
-  const unsigned shift = txn.view().shift();
+  const window::WindowView& view = txn.view();
   std::sort(wanted_.begin(), wanted_.end(), [](const Wanted& a, const Wanted& b) { return a.page < b.page; });
   wanted_.erase(std::unique(wanted_.begin(), wanted_.end(),
                             [&](const Wanted& a, const Wanted& b) {
@@ -296,8 +296,8 @@ void TxnPrefetch::read_wanted(const Txn& txn, std::size_t tree, std::span<const 
   std::uint64_t first = 0, next = 0;
   for (std::size_t i = 0; i < wanted_.size(); ++i) {
     const Wanted& w = wanted_[i];
-    const std::uint64_t end = w.page + format::overflow_pages(w.bytes, shift);
-    if (runs.empty() || w.page != next || (end - first) << shift > kMostMerged) {
+    const std::uint64_t end = w.page + view.overflow_pages(w.bytes);
+    if (runs.empty() || w.page != next || (end - first) << view.shift() > kMostMerged) {
       runs.push_back({i, 0, w.key});
       first = w.page;
     }
@@ -311,14 +311,16 @@ void TxnPrefetch::read_wanted(const Txn& txn, std::size_t tree, std::span<const 
     items.clear();
     for (std::size_t i = r.first; i < r.first + r.count; ++i)
       items.push_back(&table_.add(tree, keys[wanted_[i].key]));
-    read_run(r, items, shift);
+    read_run(r, items, view);
   }
 }
 
-void TxnPrefetch::read_run(const Run& run, std::span<PrefetchedKey* const> items, unsigned shift) {
+void TxnPrefetch::read_run(const Run& run, std::span<PrefetchedKey* const> items,
+                           const window::WindowView& view) {
   const Wanted &a = wanted_[run.first], &z = wanted_[run.first + run.count - 1];
+  const unsigned shift = view.shift();
   const std::uint64_t offset = a.page << shift;
-  const Extent extent{offset, ((z.page + format::overflow_pages(z.bytes, shift)) << shift) - offset};
+  const Extent extent{offset, ((z.page + view.overflow_pages(z.bytes)) << shift) - offset};
   if (direct_ != nullptr && file_->to_arena(offset) && read_into_arena(run, items, extent, shift)) return;
   read_into_page_cache(run, items, extent);
 }

@@ -91,12 +91,12 @@ class TxnPrefetch {
   void find_some(Txn& txn, const PrefetchedTree& tree, const format::DbRecord& db,
                  std::span<const MDB_val> keys, std::size_t from, std::size_t step, Seen& seen);
   void read_wanted(const Txn& txn, std::size_t tree, std::span<const MDB_val> keys);
-  void read_run(const Run& run, std::span<PrefetchedKey* const> items, unsigned page_shift);
+  void read_run(const Run& run, std::span<PrefetchedKey* const> items, const window::WindowView& view);
   bool read_into_arena(const Run& run, std::span<PrefetchedKey* const> items, const Extent& extent,
                        unsigned page_shift);
   void read_into_page_cache(const Run& run, std::span<PrefetchedKey* const> items, const Extent& extent);
   std::optional<format::DbRecord> record_of(Txn& txn, MDB_dbi dbi);
-  bool give_out(PrefetchedKey& e, unsigned page_shift) noexcept;
+  bool give_out(PrefetchedKey& e, const window::WindowView& view) noexcept;
   bool wait_for_slab(PrefetchedKey& e) noexcept;
   bool wait_for_page_cache(PrefetchedKey& e) noexcept;
   void drop_reads() noexcept;

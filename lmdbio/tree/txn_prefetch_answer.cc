@@ -28,12 +28,12 @@ bool TxnPrefetch::answer(const PrefetchedTree& tree, const MDB_val& key, const w
       st = Status::from_mdb(MDB_NOTFOUND);
       break;
     case Kind::arena:
-      if (!e.given_out && !give_out(e, view.shift())) {
+      if (!e.given_out && !give_out(e, view)) {
         e.kind = Kind::gone;
         ++counters_.dropped;
         return false;
       }
-      run = e.slab->memory.data() + e.at + format::kPageHeader;
+      run = e.slab->memory.data() + e.at + format::page_header(view.version());
       break;
     case Kind::cached:
       if (!e.group->done() && !wait_for_page_cache(e)) {
@@ -62,7 +62,7 @@ bool TxnPrefetch::answer(const PrefetchedTree& tree, const MDB_val& key, const w
 
 // Checks a value in the arena at its first lookup.  Its read must have completed, and the page must be the
 // one that the tree names.
-bool TxnPrefetch::give_out(PrefetchedKey& e, unsigned page_shift) noexcept {
+bool TxnPrefetch::give_out(PrefetchedKey& e, const window::WindowView& view) noexcept {
   if (e.use != e.slab->use) return false;  // its memory was reused
   const int saved = errno;
   const AsyncSignalsBlocked fork_safe(e.at >= e.slab->safe);
@@ -72,8 +72,8 @@ bool TxnPrefetch::give_out(PrefetchedKey& e, unsigned page_shift) noexcept {
   if (!there || !e.read->group.status.ok()) return false;
   const std::byte* const page = e.slab->memory.data() + e.at;
   if (load<std::uint64_t>(page) != e.page ||
-      (load<std::uint16_t>(page + format::kAtFlags) & format::kOverflow) == 0 ||
-      load<std::uint32_t>(page + format::kAtPages) < format::overflow_pages(e.bytes, page_shift))
+      (load<std::uint16_t>(page + format::at_flags(view.version())) & format::kOverflow) == 0 ||
+      load<std::uint32_t>(page + format::at_pages(view.version())) < view.overflow_pages(e.bytes))
     return false;
   e.slab->given_out = e.given_out = true;
   return true;

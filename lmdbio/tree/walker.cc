@@ -24,6 +24,7 @@ void Walker::attach(Txn& txn, MDB_dbi dbi, Walker* dups) {
   dups_ = dups;
   is_dups_ = false;
   flags_ = dups == nullptr ? unsigned{kPlain} : 0u;
+  if (txn.env().pages().version == format::Version::v10) flags_ |= kVersion10;
   above_ = 0;
   ahead_.off();
   order_ = &slot.key_order;
@@ -60,14 +61,25 @@ Status Walker::pace(ahead::Readahead::Step kind, bool forward, const ahead::Page
 
 // Called after a lookup.  Lets the walker read pages around the position without a call of the read-ahead,
 // because the program may not walk on from there.
+template <format::Version kVersion>
+[[gnu::always_inline]] inline void Walker::jumped_to_value_in() noexcept {
+  const window::WindowView& view = txn_->view();
+  ahead::PageRun need{static_cast<std::uint64_t>(leaf_.page.bytes() - view.base()) >> view.shift(), 1};
+  const std::byte* at;
+  if (leaf_.index < leaf_.page.count() && leaf_.page.node_at<kVersion>(leaf_.index, at) &&
+      (Node{at}.flags() & format::kBigData) != 0) {
+    const Node n{at, kVersion};
+    need = {format::raw(n.overflow()), format::overflow_pages(kVersion, n.data_size(), view.shift())};
+  }
+  if (!run_.covers(need.first, need.pages - 1)) run_ = ahead::Readahead::after_jump(need);
+}
+[[gnu::noinline]] void Walker::jumped_to_value_10() noexcept { jumped_to_value_in<format::Version::v10>(); }
+
 void Walker::jumped_to_value() noexcept {
   if (readahead_ == nullptr || leaf_.page.is_leaf2()) return;
-  ahead::PageRun need{
-      static_cast<std::uint64_t>(leaf_.page.bytes() - txn_->view().base()) >> txn_->view().shift(), 1};
-  Node n;
-  if (node(leaf_.index, n) && (n.flags() & format::kBigData) != 0)
-    need = {format::raw(n.overflow()), format::overflow_pages(n.data_size(), txn_->view().shift())};
-  if (!run_.covers(need.first, need.pages - 1)) run_ = ahead::Readahead::after_jump(need);
+  if (leaf_.page.version() != format::Version::v09) [[unlikely]]
+    return jumped_to_value_10();
+  jumped_to_value_in<format::Version::v09>();
 }
 
 // Counts a leaf of a walk.  Returns false if the walk has entered more leaves than the file has pages.  In a
@@ -169,9 +181,9 @@ Status Walker::to_key(const MDB_val& key) {
 
 // Returns whether the leaf after entry `taken` may be entered without a call of the read-ahead.
 bool Walker::next_is_free(const PageView& parent, unsigned taken) const noexcept {
-  Node next;
-  return taken + 1 < parent.count() && parent.node(taken + 1, next) &&
-         run_.covers(format::raw(next.child()), 0);
+  const std::byte* next;
+  return taken + 1 < parent.count() && parent.node_at(taken + 1, next) &&
+         run_.covers(format::raw(Node{next}.child()), 0);
 }
 
 // Moves to the next or previous leaf.  Changes nothing if there is none.
@@ -198,13 +210,14 @@ Status Walker::sibling(bool right) {
   for (above_ = level + 1;; ++above_) {
     const PageView& parent = branch_[above_ - 1];
     const unsigned taken = index_[above_ - 1];
-    Node node;
+    const std::byte* at;
     PageView page;
     Status st;
     bool paced = false;
-    if (!parent.node(taken, node)) {
+    if (!parent.node_at(taken, at)) {
       st = bad_branch(parent);
     } else {
+      const Node node{at};
       if (above_ == depth && asks_for_leaf(node.child())) {
         st = pace(ahead::Readahead::Step::leaf, right, {format::raw(node.child()), 1}, PageView::none());
         paced = !st.ok();
@@ -261,12 +274,25 @@ int Walker::compare_entry(const MDB_val& key, const MDB_val& entry) {
   return format::compare(*order_, key, entry, leaf_.page.bytes() + leaf_.page.size());
 }
 
-Status Walker::entry_key(unsigned i, MDB_val& key) {
-  if (leaf_.page.is_leaf2()) return give_item(i, &key);
-  Node n;
-  if (!node(i, n)) return bad_leaf();
+// The versions for LMDB 1.0 are called in place of the others, at the end of a function, so that these need
+// no stack frame for them.
+template <format::Version kVersion>
+[[gnu::always_inline]] inline Status Walker::key_at(unsigned i, MDB_val& key) {
+  const std::byte* at;
+  if (i >= leaf_.page.count() || !leaf_.page.node_at<kVersion>(i, at)) return bad_leaf();
+  const Node n{at};
   key = {n.key_size(), const_cast<std::byte*>(n.key())};
   return {};
+}
+[[gnu::noinline]] Status Walker::key_of_10(unsigned i, MDB_val& key) {
+  return key_at<format::Version::v10>(i, key);
+}
+
+Status Walker::entry_key(unsigned i, MDB_val& key) {
+  if (leaf_.page.is_leaf2()) return give_item(i, &key);
+  if (leaf_.page.version() != format::Version::v09) [[unlikely]]
+    return key_of_10(i, key);
+  return key_at<format::Version::v09>(i, key);
 }
 
 Status Walker::search_leaf(const MDB_val& key, format::Place& place, std::size_t common) {

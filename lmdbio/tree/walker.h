@@ -61,7 +61,7 @@ class Walker {
   /// Does MDB_NEXT (kStep 1), PREV (-1) or GET_CURRENT (0) inside a leaf of a database without duplicates:
   /// the hot path.  Sets `data_bytes` to the size of the value.  Returns false if nothing was done.  The
   /// caller then makes the general move, which also reports damaged entries.
-  template <int kStep>
+  template <int kStep, format::Version kVersion>
   bool step_in_leaf(MDB_val* key, MDB_val* data, std::size_t& data_bytes) noexcept;
 
   /// Records a branch page on the path, for descend_memn.  Returns false if the tree is too deep.
@@ -80,6 +80,7 @@ class Walker {
     kOwedNext = 8,    ///< the entry at the position could not be read; the next MDB_NEXT returns it
     kOwedPrev = 16,   ///< the same for MDB_PREV
     kOwed = kOwedNext | kOwedPrev,
+    kVersion10 = 32,  ///< the file has the format of LMDB 1.0
     kPositionedPlain = kPositioned | kPlain,
   };
 
@@ -100,6 +101,9 @@ class Walker {
   bool step_dup(int step, MDB_val* data) noexcept;
   Status search_leaf(const MDB_val& key, format::Place& place, std::size_t common = 0);
   Status entry_key(unsigned i, MDB_val& key);
+  template <format::Version kVersion>
+  Status key_at(unsigned i, MDB_val& key);
+  Status key_of_10(unsigned i, MDB_val& key);
   int compare_entry(const MDB_val& key, const MDB_val& entry);
   bool node(unsigned i, format::Node& out) const noexcept {
     return i < leaf_.page.count() && leaf_.page.node(i, out);
@@ -119,6 +123,9 @@ class Walker {
                                 const format::PageView& leaf) noexcept;
   Status give_value(const format::Node& n, bool forward, MDB_val* data) noexcept;
   void jumped_to_value() noexcept;
+  template <format::Version kVersion>
+  void jumped_to_value_in() noexcept;
+  void jumped_to_value_10() noexcept;
   bool next_is_free(const format::PageView& parent, unsigned taken) const noexcept;
   Status owe(unsigned which, Status st) noexcept;
   void walk_anew() noexcept;
@@ -152,24 +159,27 @@ class Walker {
   format::PageView branch_[format::kMaxDepth - 1];
 };
 
-template <int kStep>
+template <int kStep, format::Version kVersion>
 [[gnu::always_inline]] inline bool Walker::step_in_leaf(MDB_val* key, MDB_val* data,
                                                         std::size_t& data_bytes) noexcept {
   const unsigned i = leaf_.index + static_cast<unsigned>(kStep);  // before the first: above any count
-  if (flags_ != kPositionedPlain || i >= leaf_.page.count()) [[unlikely]]
+  constexpr unsigned kReady =
+      kPositionedPlain | (kVersion == format::Version::v09 ? 0u : unsigned{kVersion10});
+  if (flags_ != kReady || i >= leaf_.page.count()) [[unlikely]]
     return false;
   if (kStep > 0) ahead_.step(i);
   format::Node node;
   unsigned flags;
   std::size_t key_bytes;
-  if (!leaf_.page.leaf_node(i, node, flags, key_bytes, data_bytes)) [[unlikely]]
+  if (!leaf_.page.leaf_node<kVersion>(i, node, flags, key_bytes, data_bytes)) [[unlikely]]
     return false;
-  const std::byte* value = node.key() + key_bytes;
+  const std::byte* value = node.key() + format::data_after_key(kVersion, key_bytes);
   if ((flags & format::kBigData) != 0) {
     const format::Pgno p = load<format::Pgno>(value);
-    if (!txn_->view().find(p, data_bytes, value)) [[unlikely]]
+    if (!txn_->view().find<kVersion>(p, data_bytes, value)) [[unlikely]]
       return false;
-    if (!run_.covers(format::raw(p), (format::kPageHeader - 1 + data_bytes) >> txn_->view().shift()) &&
+    if (!run_.covers(format::raw(p),
+                     (format::page_header(kVersion) - 1 + data_bytes) >> txn_->view().shift()) &&
         data != nullptr) [[unlikely]]
       return false;
   }

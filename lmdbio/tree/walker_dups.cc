@@ -46,8 +46,7 @@ Status Walker::enter_dups(const Node& node) {
     d.flags_ = 0;
   } else {
     PageView sub;  // an invalid sub-page must not be stored: a renewed cursor uses it again
-    if (!PageView::open_sub(node.data(), node.data_size(), sub))
-      return txn_->corrupted("invalid sub-page", node.at);
+    if (!PageView::open_sub(node, sub)) return txn_->corrupted("invalid sub-page", node.at);
     d.inline_root_ = sub;
     d.own_db_ = {};
     d.own_db_.depth = 1;
@@ -95,9 +94,9 @@ Status Walker::edge_dup(bool last, MDB_val* key, MDB_val* data) {
 Status Walker::give_page(MDB_val* data) noexcept {
   Walker& d = *dups_;
   const std::size_t n = d.leaf_.page.count(), bytes = n * d.db_->pad;
-  if (n == 0 || format::kPageHeader + bytes > d.leaf_.page.size())
+  if (n == 0 || d.leaf_.page.item(0, bytes) == nullptr)
     return txn_->corrupted("fixed-size duplicates reach beyond the page", d.leaf_.page.bytes());
-  *data = {bytes, const_cast<std::byte*>(d.leaf_.page.bytes() + format::kPageHeader)};
+  *data = {bytes, const_cast<std::byte*>(d.leaf_.page.slots())};
   d.leaf_.index = static_cast<std::uint16_t>(n - 1);
   txn_->counters().bytes += bytes;
   return {};

@@ -22,7 +22,7 @@ std::size_t common_prefix(const MDB_val& a, const MDB_val& b) noexcept {
 Status Walker::give_value(const Node& n, bool forward, MDB_val* data) noexcept {
   if (readahead_ != nullptr && (n.flags() & format::kBigData) != 0) {
     const std::uint64_t first = format::raw(n.overflow());
-    const std::uint64_t pages = format::overflow_pages(n.data_size(), txn_->view().shift());
+    const std::uint64_t pages = txn_->view().overflow_pages(n.data_size());
     if (!run_.covers(first, pages - 1) && first < txn_->view().pages() &&
         pages <= txn_->view().pages() - first) {
       if (const Status st = pace(ahead::Readahead::Step::value, forward, {first, pages}, leaf_.page);

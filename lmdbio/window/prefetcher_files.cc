@@ -35,7 +35,7 @@ WindowFile* file_under(const Window& window, const std::vector<WindowFile*>& fil
 
 /// Returns whether no commit after `snapshot` is visible.
 bool is_newest(const Window& window, std::uint64_t snapshot) noexcept {
-  const std::byte* const metas = window.metas() + format::kPageHeader + offsetof(format::MetaRecord, txnid);
+  const std::byte* const metas = window.metas() + offsetof(format::MetaRecord, txnid);
   for (std::uint64_t page = 0; page < format::kMetaPages; ++page)
     if (__atomic_load_n(reinterpret_cast<const std::uint64_t*>(metas + (page << window.page_shift())),
                         __ATOMIC_SEQ_CST) > snapshot)

@@ -72,7 +72,7 @@ std::array<std::uint64_t, 4> lengths(std::uint64_t capacity, std::uint64_t used,
 /// Windows of files that environments of this process share.  Leaked on purpose: no static destructor.
 struct Shared {
   std::uint64_t dev, ino, length;
-  std::size_t page_size;
+  format::PageFormat pages;
   bool no_readahead;
   std::weak_ptr<Window> window;
 };
@@ -99,7 +99,7 @@ Result<Staging> Staging::make(std::size_t bytes) noexcept {
   return s;
 }
 
-Result<Window> Window::map(int fd, std::uint64_t length, std::size_t page_size, bool no_readahead,
+Result<Window> Window::map(int fd, std::uint64_t length, format::PageFormat pages, bool no_readahead,
                            std::uint64_t capacity) noexcept {
   static constinit std::atomic<std::byte*> last{nullptr};  // likely to be free if that window was closed
   capacity = std::max(capacity, length);
@@ -121,30 +121,33 @@ Result<Window> Window::map(int fd, std::uint64_t length, std::size_t page_size, 
   }
   Window w;
   w.mapping_ = std::move(mapping).value();
-  w.base_ = w.metas_ = w.mapping_.data();
+  w.base_ = w.mapping_.data();
+  w.metas_ = w.base_ + format::page_header(pages.version);
   w.length_ = length;
   w.capacity_ = capacity;
-  w.shift_ = static_cast<unsigned>(std::countr_zero(page_size));
+  w.shift_ = static_cast<unsigned>(std::countr_zero(pages.size));
+  w.version_ = pages.version;
   w.no_readahead_ = no_readahead;
   last.store(w.mapping_.data(), std::memory_order_relaxed);
   if (no_readahead) (void)::madvise(w.mapping_.data(), w.mapping_.size(), MADV_RANDOM);  // advice; may fail
   return w;
 }
 
-Result<Window> Window::reserve(std::uint64_t length, std::size_t page_size) noexcept {
+Result<Window> Window::reserve(std::uint64_t length, format::PageFormat pages) noexcept {
   Result<Mapping> mapping = Mapping::reserve(length, kHugePage);
   if (!mapping) return mapping.error();
   Window w;
   w.mapping_ = std::move(mapping).value();
   w.base_ = w.mapping_.data();
   w.length_ = w.capacity_ = length;
-  w.shift_ = static_cast<unsigned>(std::countr_zero(page_size));
+  w.shift_ = static_cast<unsigned>(std::countr_zero(pages.size));
+  w.version_ = pages.version;
   w.has_file_ = false;
   return w;
 }
 
 Result<std::shared_ptr<Window>> Window::shared(int fd, const FileIdentity& id, std::uint64_t length,
-                                               std::size_t page_size, bool no_readahead,
+                                               format::PageFormat pages, bool no_readahead,
                                                std::uint64_t used) noexcept {
   used = std::min(used, length);
   const std::uint64_t capacity = length <= kMostCapacity ? length : std::min(length, 2 * used + kMuchRoom);
@@ -156,7 +159,7 @@ Result<std::shared_ptr<Window>> Window::shared(int fd, const FileIdentity& id, s
     for (const Shared& s : *all_shared) {
       std::shared_ptr<Window> window = s.window.lock();
       if (window == nullptr) continue;
-      if (s.dev == id.dev && s.ino == id.ino && s.length == length && s.page_size == page_size &&
+      if (s.dev == id.dev && s.ino == id.ino && s.length == length && s.pages == pages &&
           s.no_readahead == no_readahead && window->grow_locked(used)) {
         (void)window->hold(used);
         return window;
@@ -165,13 +168,13 @@ Result<std::shared_ptr<Window>> Window::shared(int fd, const FileIdentity& id, s
     }
     Result<Window> made = Status::from_errno(ENOMEM);
     for (const std::uint64_t bytes : lengths(capacity, used, reserved)) {
-      made = map(fd, bytes, page_size, no_readahead, capacity);
+      made = map(fd, bytes, pages, no_readahead, capacity);
       if (made || made.error().raw() != ENOMEM) break;
     }
     if (!made) return made.error();
     const auto window = std::make_shared<Window>(std::move(made).value());
     (void)window->hold(used);
-    all_shared->push_back({id.dev, id.ino, length, page_size, no_readahead, window});
+    all_shared->push_back({id.dev, id.ino, length, pages, no_readahead, window});
     return window;
   } catch (...) {
     return Status::from_errno(ENOMEM);
@@ -229,17 +232,19 @@ std::uint64_t Window::hold(std::uint64_t bytes) const noexcept {
   return std::min(bytes, length());
 }
 
-Window Window::over(Bytes bytes, std::size_t page_size) noexcept {
+Window Window::over(Bytes bytes, format::PageFormat pages) noexcept {
   Window w;
-  w.base_ = w.metas_ = bytes.data();
+  w.base_ = bytes.data();
+  w.metas_ = w.base_ + format::page_header(pages.version);
   w.length_ = w.capacity_ = bytes.size();
-  w.shift_ = static_cast<unsigned>(std::countr_zero(page_size));
+  w.shift_ = static_cast<unsigned>(std::countr_zero(pages.size));
+  w.version_ = pages.version;
   return w;
 }
 
 WindowView Window::view(std::uint64_t pages) const noexcept {
   const std::uint64_t most = ~std::uint64_t{0} >> shift_;
-  return {base_, shift_, hold(std::min(pages, most) << shift_) >> shift_};
+  return {base_, shift_, hold(std::min(pages, most) << shift_) >> shift_, version_};
 }
 
 bool Window::publish(std::uint64_t offset, std::size_t bytes, Staging& staging) noexcept {
@@ -283,7 +288,7 @@ bool Window::prepare_restore(std::uint64_t bytes) noexcept {
     if (!range || calls.duplicate(at(0), range.value().size(), range.value().data()) == MAP_FAILED)
       return false;
     apart_ = std::move(range).value();
-    __atomic_store_n(&metas_, apart_.data(), __ATOMIC_RELEASE);
+    __atomic_store_n(&metas_, apart_.data() + format::page_header(version_), __ATOMIC_RELEASE);
   }
   Result<Mapping> range = Mapping::reserve(bytes, kHugePage);
   if (!range) return false;

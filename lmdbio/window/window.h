@@ -35,8 +35,8 @@ class PageLoader {
 class WindowView {
  public:
   WindowView() = default;
-  WindowView(const std::byte* base, unsigned shift, std::uint64_t pages) noexcept
-      : base_(base), there_(pages), pages_(pages), shift_(shift) {}
+  WindowView(const std::byte* base, unsigned shift, std::uint64_t pages, format::Version version) noexcept
+      : base_(base), there_(pages), pages_(pages), shift_(shift), version_(version) {}
 
   /// Returns the bytes of `n` >= 1 pages from `p` on, or nullptr if not all of them are inside the view.
   const std::byte* at(format::Pgno p, std::uint64_t n = 1) const noexcept {
@@ -48,14 +48,21 @@ class WindowView {
   /// Sets `out` to the data of the overflow run that starts at page `p` and holds `bytes` bytes.  Returns
   /// false if the run is not completely inside the view.
   bool find(format::Pgno p, std::uint64_t bytes, const std::byte*& out) const noexcept {
+    return version_ == format::Version::v09 ? find<format::Version::v09>(p, bytes, out)
+                                            : find<format::Version::v10>(p, bytes, out);
+  }
+  /// Does the same in a file of version kVersion.
+  template <format::Version kVersion>
+  bool find(format::Pgno p, std::uint64_t bytes, const std::byte*& out) const noexcept {
+    constexpr std::size_t kHeader = format::page_header(kVersion);
     const std::uint64_t first = format::raw(p);
-    if (first >= there_ || (format::kPageHeader - 1 + bytes) >> shift_ >= there_ - first) [[unlikely]] {
+    if (first >= there_ || (kHeader - 1 + bytes) >> shift_ >= there_ - first) [[unlikely]] {
       if (loader_ == nullptr) return false;
-      const std::byte* const run = loaded(first, format::overflow_pages(bytes, shift_));
-      out = run + format::kPageHeader;
+      const std::byte* const run = loaded(first, format::overflow_pages(kVersion, bytes, shift_));
+      out = run + kHeader;
       return run != nullptr;
     }
-    out = base_ + (first << shift_) + format::kPageHeader;
+    out = base_ + (first << shift_) + kHeader;
     return true;
   }
   /// Returns the address that page `p` would have.  For prefetch instructions only; never dereference it.
@@ -63,6 +70,11 @@ class WindowView {
     return base_ + ((format::raw(p) < pages_ ? format::raw(p) : 0) << shift_);
   }
   unsigned shift() const noexcept { return shift_; }
+  format::Version version() const noexcept { return version_; }
+  /// Returns the number of pages of an overflow run that holds `bytes`.
+  std::uint64_t overflow_pages(std::uint64_t bytes) const noexcept {
+    return format::overflow_pages(version_, bytes, shift_);
+  }
   std::size_t page_size() const noexcept { return std::size_t{1} << shift_; }
   std::uint64_t pages() const noexcept { return pages_; }
   const std::byte* base() const noexcept { return base_; }
@@ -84,6 +96,7 @@ class WindowView {
   std::uint64_t there_ = 0;  ///< pages that need no loader
   std::uint64_t pages_ = 0;
   unsigned shift_ = 12;
+  format::Version version_ = format::Version::v09;
   PageLoader* loader_ = nullptr;
 };
 
@@ -137,23 +150,23 @@ class Window {
   static constexpr std::size_t kHugePage = lmdbio::kHugePage;
 
   /// Maps `length` bytes of `fd` for reading, aligned to 2 MiB; `length` may exceed the file.
-  /// `no_readahead`: as MDB_NORDAHEAD.  `page_size` is a power of two.  `capacity`: see capacity().
+  /// `no_readahead`: as MDB_NORDAHEAD.  `pages`: as the file has them.  `capacity`: see capacity().
   /// ENOMEM: no address space.
-  static Result<Window> map(int fd, std::uint64_t length, std::size_t page_size, bool no_readahead,
+  static Result<Window> map(int fd, std::uint64_t length, format::PageFormat pages, bool no_readahead,
                             std::uint64_t capacity = 0) noexcept;
   /// Makes a window of addresses without memory.  A page may be read only after it was published.
-  static Result<Window> reserve(std::uint64_t length, std::size_t page_size) noexcept;
+  static Result<Window> reserve(std::uint64_t length, format::PageFormat pages) noexcept;
   /// Returns a window like map(), or the window that another environment of this process has made with the
   /// same arguments for the same file `id`.  `length` is the map size.  Address space is scarce under
   /// RLIMIT_AS, and when the windows of the process take terabytes.  Then the window is shorter: it covers
   /// the first `used` bytes, with room to grow.
   static Result<std::shared_ptr<Window>> shared(int fd, const FileIdentity& id, std::uint64_t length,
-                                                std::size_t page_size, bool no_readahead,
+                                                format::PageFormat pages, bool no_readahead,
                                                 std::uint64_t used) noexcept;
   /// Releases addresses that no view has used, in all shared windows.  Returns false if there are none.
   static bool shrink_all() noexcept;
   /// Makes a window over the caller's bytes, which must outlive it.  For tests and fuzzing.
-  static Window over(Bytes bytes, std::size_t page_size) noexcept;
+  static Window over(Bytes bytes, format::PageFormat pages) noexcept;
 
   /// Returns a view of the first `pages` pages, cut to the window's length.
   WindowView view(std::uint64_t pages) const noexcept;
@@ -168,11 +181,13 @@ class Window {
   /// window has.  Any thread.
   std::uint64_t hold(std::uint64_t bytes) const noexcept;
   const std::byte* base() const noexcept { return base_; }
-  /// Returns the two meta pages as the file has them now, even if chunks are published over them.  Returns
-  /// nullptr if the window has no file.  The address changes once, before anything is published.  So after
-  /// reading the pages, call metas() again and repeat the read if the address has changed.
+  /// Returns the record of the first meta page as the file has it now, even if chunks are published over it;
+  /// that of the second one is behind it by the size of a page.  Returns nullptr if the window has no file.
+  /// The address changes once, before anything is published.  So after reading the records, call metas()
+  /// again and repeat the read if the address has changed.
   const std::byte* metas() const noexcept { return __atomic_load_n(&metas_, __ATOMIC_ACQUIRE); }
   unsigned page_shift() const noexcept { return shift_; }
+  format::Version version() const noexcept { return version_; }
   /// Returns false if reserve() made the window.
   bool has_file() const noexcept { return has_file_; }
 
@@ -215,6 +230,7 @@ class Window {
   std::uint64_t length_ = 0, capacity_ = 0;
   mutable std::uint64_t held_ = 0;  ///< see hold()
   unsigned shift_ = 12;
+  format::Version version_ = format::Version::v09;
   bool no_readahead_ = false, has_file_ = true;
   bool readahead_ = false;  ///< enabled now in spite of no_readahead_
 };

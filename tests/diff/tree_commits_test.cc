@@ -198,8 +198,9 @@ class DiffOfStock : public ::testing::Test {
       for (const bool reads : {false, true}) {
         SCOPED_TRACE(held ? "held" : "not held");
         const auto side = [&](const Snapshot& s) {
-          const window::WindowView view(
-              file.page(0), static_cast<unsigned>(std::countr_zero(file.page_size())), file.pages());
+          const window::WindowView view(file.page(0),
+                                        static_cast<unsigned>(std::countr_zero(file.page_size())),
+                                        file.pages(), testing::version());
           return DiffSide{view, s, reads ? &file.file().buffered() : nullptr};
         };
         Collect got;

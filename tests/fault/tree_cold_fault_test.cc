@@ -135,9 +135,11 @@ class Cold {
  public:
   explicit Cold(const testing::TempFile& file, std::uint64_t bytes)
       : env_(std::move(
-            Env::open(file.fd(), {kPage, bytes, 1, false, {}, ~std::uint64_t{0} - 1, "cold.mdb"}).value())),
+            Env::open(file.fd(),
+                      {testing::pages_of(kPage), bytes, 1, false, {}, ~std::uint64_t{0} - 1, "cold.mdb"})
+                .value())),
         txn_(*env_) {
-    const MetaSource source(env_->metas().pages);
+    const MetaSource source(env_->metas().records);
     std::uint64_t txnid = 0;
     EXPECT_TRUE(source.renew(txnid).ok());
     EXPECT_TRUE(txn_.begin(txnid, source).ok());

@@ -72,7 +72,7 @@ TEST(DiffFault, DamagedPages) {
         const std::size_t at = page + (rng.percent(70) ? rng.below(64) : rng.below(4096));
         bytes[at] = static_cast<std::byte>(rng.next());
       }
-      const window::WindowView view(bytes.data(), 12, file.pages());
+      const window::WindowView view(bytes.data(), 12, file.pages(), testing::version());
       DiffOptions options;
       options.older_is_held = rng.percent(50);
       Lines lines;

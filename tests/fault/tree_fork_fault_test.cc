@@ -10,6 +10,7 @@
 #include "lmdbio/ahead/readahead.h"
 #include "lmdbio/tree/cursor.h"
 #include "tests/support/ahead_file.h"
+#include "tests/support/format_version.h"
 #include "tests/support/scripted_engine.h"
 #include "tests/support/walk_env.h"
 
@@ -55,7 +56,7 @@ TEST(ForkedWalk, ANeedIsLeftToTheMapping) {
     for (const unsigned i : {50u, 30u, 90u, 70u}) {
       if (const Status st = step(i); !st.ok()) return st.raw() == EBADF ? 2 : 3;
       if (!run.covers(env.value(i).first, kPagesEach - 1)) return 4;
-      if (static_cast<char>(*(env.view().at(format::Pgno{env.value(i).first}) + format::kPageHeader)) != 'v')
+      if (static_cast<char>(*(env.view().at(format::Pgno{env.value(i).first}) + testing::kPageHeader)) != 'v')
         return 5;
     }
     return 0;
@@ -71,7 +72,7 @@ TEST(ForkedWalk, ACursorGoesOn) {
     for (unsigned i = 1; i < kValues; ++i) {
       if (!c.get(&k, &v, MDB_NEXT).ok()) return 1;
       if (std::string(static_cast<const char*>(k.mv_data), k.mv_size) != WalkEnv::key_of(i)) return 2;
-      if (v.mv_size != kPagesEach * WalkEnv::kPage - format::kPageHeader ||
+      if (v.mv_size != kPagesEach * WalkEnv::kPage - testing::kPageHeader ||
           *(static_cast<const char*>(v.mv_data) + v.mv_size - 1) != 'v')
         return 3;
     }

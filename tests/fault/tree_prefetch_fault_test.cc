@@ -23,6 +23,7 @@
 #include "lmdbio/window/io_worker.h"
 #include "lmdbio/window/prefetcher.h"
 #include "tests/support/file_image.h"
+#include "tests/support/format_version.h"
 #include "tests/support/rng.h"
 #include "tests/support/scripted_engine.h"
 #include "tests/support/temp_file.h"
@@ -110,16 +111,20 @@ class Cold {
   explicit Cold(const Records& r)
       : image_(database(r)),
         file_(image_.bytes()),
-        env_(std::move(
-            Env::open(file_.fd(),
-                      {r.page, image_.bytes().size(), 1, true, {}, ~std::uint64_t{0} - 1, "prefetch.mdb"})
-                .value())),
+        env_(std::move(Env::open(file_.fd(), {testing::pages_of(r.page),
+                                              image_.bytes().size(),
+                                              1,
+                                              true,
+                                              {},
+                                              ~std::uint64_t{0} - 1,
+                                              "prefetch.mdb"})
+                           .value())),
         txn_(std::make_unique<Txn>(*env_)),
         records_(r) {
     begin();
   }
   void begin() {
-    const MetaSource source(env_->metas().pages);
+    const MetaSource source(env_->metas().records);
     std::uint64_t txnid = 0;
     ASSERT_TRUE(source.renew(txnid).ok());
     ASSERT_TRUE(txn_->begin(txnid, source).ok());
@@ -520,7 +525,7 @@ TEST_F(PrefetchTest, ARunWithoutItsHeaderIsNotTaken) {
   FileImage image = db.image();
   for (std::uint64_t p = 2; p < image.pages(); ++p) {
     std::byte* const page = image.page(p);
-    if (load<std::uint16_t>(page + format::kAtFlags) != format::kOverflow || load<std::uint64_t>(page) != p)
+    if (load<std::uint16_t>(page + testing::kAtFlags) != format::kOverflow || load<std::uint64_t>(page) != p)
       continue;
     const std::uint64_t wrong = p + 1;
     ASSERT_EQ(::pwrite(db.file().fd(), &wrong, sizeof wrong, static_cast<off_t>(p * r.page)),

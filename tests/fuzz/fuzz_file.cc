@@ -45,7 +45,7 @@ class Reader {
 
  private:
   bool begin() {
-    const tree::MetaSource source(env_->metas().pages);
+    const tree::MetaSource source(env_->metas().records);
     std::uint64_t txnid = 0;
     (void)source.renew(txnid);
     const Status st = txn_->begin(txnid, source);

@@ -85,7 +85,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   FUZZ_REQUIRE(meta.has_value() == (format::judge_meta(page) == format::MetaKind::good));
 
   PageView view;
-  if (PageView::open_sub(page.data(), page.size(), view)) {
+  if (PageView::open_sub(lmdbio::format::Version::v09, page.data(), page.size(), view)) {
     if (view.is_leaf2()) {
       for (unsigned i = 0; i < view.count(); ++i) {
         const std::byte* const at = view.item(i, item);
@@ -100,8 +100,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   if (page.size() >= format::kMinPageSize) {
     const auto pgno = load<format::Pgno>(page.data());
-    FUZZ_REQUIRE(!PageView::open(page.data(), page.size(), format::Pgno{format::raw(pgno) + 1}, view));
-    if (PageView::open(page.data(), page.size(), pgno, view)) {
+    FUZZ_REQUIRE(!PageView::open(lmdbio::format::Version::v09, page.data(), page.size(),
+                                 format::Pgno{format::raw(pgno) + 1}, view));
+    if (PageView::open(lmdbio::format::Version::v09, page.data(), page.size(), pgno, view)) {
       FUZZ_REQUIRE(view.is_branch() != view.is_leaf() || view.is_leaf2());
       if (!view.is_leaf2()) check_nodes(view, page_block);
       if (!view.is_leaf2() || !view.is_branch()) search(view, key, item, skip);

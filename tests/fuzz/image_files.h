@@ -11,6 +11,7 @@
 #include "lmdbio/cache/codec.h"
 #include "lmdbio/cache/image_format.h"
 #include "lmdbio/cache/table.h"
+#include "lmdbio/format/layout_09.h"
 #include "tests/support/chunk_data.h"
 #include "tests/support/file_image.h"
 

@@ -25,8 +25,8 @@ using DK = DbKind;
 
 constexpr unsigned kDup = MDB_DUPSORT, kFixed = MDB_DUPSORT | MDB_DUPFIXED;
 constexpr std::size_t kPage = 512;
-constexpr std::size_t kFreeRecord = kPageHeader + 24, kMainRecord = kFreeRecord + 48,
-                      kAtLastPage = kMainRecord + 48;
+const std::size_t kFreeRecord = kPageHeader + 24, kMainRecord = kFreeRecord + 48,
+                  kAtLastPage = kMainRecord + 48;
 
 struct Healthy {
   const char* name;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lmdbio/format/layout.h"
+#include "lmdbio/format/layout_09.h"
 
 namespace lmdbio::test {
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lmdbio/format/layout_09.h"
 #include "tests/support/rng.h"
 
 namespace lmdbio::test {

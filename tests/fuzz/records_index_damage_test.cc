@@ -56,11 +56,11 @@ void index_all(const FileBytes& file, const UniqueFd& fd, Counts& counts) {
     for (std::uint64_t i = 0; i < index.records(); ++i) {
       const RecordLocation at = index.location(i);
       format::PageView leaf, dups;
-      ASSERT_TRUE(
-          format::PageView::open(bytes.data() + at.leaf * page_size, page_size, format::Pgno{at.leaf}, leaf));
+      ASSERT_TRUE(format::PageView::open(format::Version::v09, bytes.data() + at.leaf * page_size, page_size,
+                                         format::Pgno{at.leaf}, leaf));
       if (at.dup_leaf != 0) {
-        ASSERT_TRUE(format::PageView::open(bytes.data() + at.dup_leaf * page_size, page_size,
-                                           format::Pgno{at.dup_leaf}, dups));
+        ASSERT_TRUE(format::PageView::open(format::Version::v09, bytes.data() + at.dup_leaf * page_size,
+                                           page_size, format::Pgno{at.dup_leaf}, dups));
       }
       Bytes key, value;
       ASSERT_TRUE(extract_record(at, leaf, at.dup_leaf != 0 ? &dups : nullptr, key, value).ok()) << i;

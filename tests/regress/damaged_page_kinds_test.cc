@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/damaged.h"
+#include "tests/support/format_version.h"
 
 namespace lmdbio::testing {
 namespace {
@@ -14,8 +15,8 @@ TEST(DamagedPageKinds, BranchThatIsLeaf2) {
   FileImage f(kPage);
   f.leaf({{"a", "1"}});
   const std::uint64_t root = f.branch({{"", 2}, {"b", 2}});
-  put<std::uint16_t>(f.page(root) + format::kAtFlags, format::kBranch | format::kLeaf | format::kLeaf2);
-  put<std::uint16_t>(f.page(root) + format::kAtLower, 0xfff0);
+  put<std::uint16_t>(f.page(root) + testing::kAtFlags, format::kBranch | format::kLeaf | format::kLeaf2);
+  put<std::uint16_t>(f.page(root) + testing::kAtLower, 0xfff0);
   f.metas(FileImage::record(0, 2, root, 1), 1);
   EXPECT_EQ(Damaged(f).read_all({"a", "b", "z"}), 1u);
 }
@@ -27,9 +28,9 @@ TEST(DamagedPageKinds, MetaPageAsALeaf) {
     const std::uint64_t leaf = f.leaf({{"b", "1"}});
     const std::uint64_t root = f.branch({{"", meta}, {"b", leaf}});
     f.metas(FileImage::record(0, 2, root, 1), 1);
-    put<std::uint16_t>(f.page(meta) + format::kAtFlags, format::kMeta | format::kLeaf);
-    put<std::uint16_t>(f.page(meta) + format::kAtLower, format::kPageHeader + 2);
-    put<std::uint16_t>(f.page(meta) + format::kAtUpper, kPage);
+    put<std::uint16_t>(f.page(meta) + testing::kAtFlags, format::kMeta | format::kLeaf);
+    put(f.page(meta) + testing::kAtLower, static_cast<std::uint16_t>(testing::kPageHeader + 2 - kSlotBase));
+    put(f.page(meta) + testing::kAtUpper, static_cast<std::uint16_t>(kPage - kSlotBase));
     EXPECT_EQ(Damaged(f).read_all({"a", "b"}), 1u) << meta;
   }
 }
@@ -41,7 +42,7 @@ TEST(DamagedPageKinds, Leaf2InAPlainTree) {
     for (const std::uint32_t item_size : {0u, 4u}) {
       FileImage f(kPage);
       const std::uint64_t root = f.leaf2(4, {"aaaa", "bbbb"});
-      put<std::uint16_t>(f.page(root) + format::kAtLower, 0xfff0);
+      put<std::uint16_t>(f.page(root) + testing::kAtLower, 0xfff0);
       f.metas(FileImage::record(flags, 1, root, 2, item_size), 1);
       EXPECT_EQ(Damaged(f).read_all({"aaaa", "bbbb", "c"}), 1u) << flags;
     }
@@ -54,9 +55,9 @@ TEST(DamagedPageKinds, DuplicatesThatAreBig) {
     FileImage f(kPage);
     LeafEntry e{"a", FileImage::sub_page({"1", "2"}), flag | format::kBigData, 0x7fffffff};
     const std::uint64_t root = f.leaf({e});
-    // The node at the page's end, so that only its first 8 bytes of data are there.
-    const std::size_t at = kPage - format::kNodeHeader - 2 - 8;
-    put(f.page(root) + format::kPageHeader, static_cast<std::uint16_t>(at));
+    // The node at the page's end, so that only the first bytes of its data are there.
+    const std::size_t at = kPage - format::kNodeHeader - 2 - format::run_record(testing::version());
+    put(f.page(root) + testing::kPageHeader, static_cast<std::uint16_t>(at - kSlotBase));
     put(f.page(root) + at, std::uint32_t{0x7fffffff});
     put(f.page(root) + at + 4, static_cast<std::uint16_t>(flag | format::kBigData));
     put(f.page(root) + at + 6, std::uint16_t{1});
@@ -70,8 +71,8 @@ TEST(DamagedPageKinds, DuplicatesThatAreBig) {
 TEST(DamagedPageKinds, RefusedSubPageIsNotKept) {
   FileImage f(kPage);
   std::string sub = FileImage::sub_page({"1", "2"});
-  put<std::uint16_t>(reinterpret_cast<std::byte*>(sub.data()) + format::kAtFlags, format::kBranch);
-  put<std::uint16_t>(reinterpret_cast<std::byte*>(sub.data()) + format::kAtLower, 0xfff0);
+  put<std::uint16_t>(reinterpret_cast<std::byte*>(sub.data()) + testing::kAtFlags, format::kBranch);
+  put<std::uint16_t>(reinterpret_cast<std::byte*>(sub.data()) + testing::kAtLower, 0xfff0);
   const std::uint64_t root =
       f.leaf({{"a", sub, format::kDupData}, {"b", FileImage::sub_page({"1", "2"}), format::kDupData}});
   f.metas(FileImage::record(MDB_DUPSORT, 1, root, 4), 1);

@@ -21,6 +21,7 @@
 #include "tests/support/child.h"
 #include "tests/support/damaged.h"
 #include "tests/support/file_image.h"
+#include "tests/support/format_version.h"
 #include "tests/support/temp_file.h"
 
 namespace lmdbio::tree {
@@ -78,7 +79,7 @@ struct Database {
     format::DbRecord main = FileImage::record(0, 3, root, kRecords);
     main.branch_pages = kBranches + 1;
     main.leaf_pages = kBranches * kInBranch;
-    main.overflow_pages = kRecords * format::overflow_pages(kValue, 12);
+    main.overflow_pages = kRecords * format::overflow_pages(testing::version(), kValue, 12);
     image.metas(main, 7);
   }
   std::vector<Site> sites() const {
@@ -97,7 +98,7 @@ FileImage damaged(const Database& db, const Site& site, std::uint64_t number, bo
   FileImage f = db.image;
   format::PageView page;
   format::Node node;
-  if (!format::PageView::open(f.page(site.page), kPage, format::Pgno{site.page}, page) ||
+  if (!format::PageView::open(testing::version(), f.page(site.page), kPage, format::Pgno{site.page}, page) ||
       !page.node(site.entry, node))
     std::abort();
   if (site.is_value) {
@@ -109,10 +110,10 @@ FileImage damaged(const Database& db, const Site& site, std::uint64_t number, bo
   }
   // The metas say that the file had pages behind its end.
   for (std::uint64_t meta = 0; longer && meta < 2; ++meta) {
-    auto m = load<format::MetaRecord>(f.page(meta) + format::kPageHeader);
+    auto m = load<format::MetaRecord>(f.page(meta) + testing::kPageHeader);
     m.last_pg = kMap / kPage - 1;
     m.mapsize = kMap;
-    testing::put(f.page(meta) + format::kPageHeader, m);
+    testing::put(f.page(meta) + testing::kPageHeader, m);
   }
   return f;
 }
@@ -122,7 +123,8 @@ class Cold {
  public:
   Cold(const testing::TempFile& file, bool mapped) : mapped_(mapped) {
     // Without read-ahead: page faults on the way down are to bring no more than their page.
-    const Env::Options options{kPage, kMap, 1, true, {}, ~std::uint64_t{0} - 1, "hostile.mdb"};
+    const Env::Options options{testing::pages_of(kPage), kMap,         1, true, {},
+                               ~std::uint64_t{0} - 1,    "hostile.mdb"};
     auto made = mapped ? Env::open(file.fd(), options) : Env::open_unmapped(file.fd(), options);
     env_ = std::move(made).value();
     txn_ = std::make_unique<Txn>(*env_);
@@ -142,7 +144,7 @@ class Cold {
       if (!txn_->begin_unmapped().ok()) std::abort();
       return;
     }
-    const MetaSource source(env_->metas().pages);
+    const MetaSource source(env_->metas().records);
     std::uint64_t txnid = 0;
     if (!source.renew(txnid).ok() || !txn_->begin(txnid, source).ok()) std::abort();
   }

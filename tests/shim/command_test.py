@@ -256,7 +256,8 @@ class Paths(Case):
         magic = 0xBEEFC0DE
         self.refused(self.file("v2", meta(16, magic, 2)), "data format version 2")
         self.refused(self.file("devel", meta(16, magic, 999)), "data format version 999")
-        self.refused(self.file("v1.0", meta(24, magic, 3)), "data format version 3 of LMDB 1.0")
+        self.refused(self.file("devel1.0", meta(24, magic, 999)), "data format version 999")
+        self.refused(self.file("nosize1.0", meta(24, magic, 3)), "both meta pages are damaged", "page size 0")
         self.refused(self.file("swapped", meta(16, magic, 1, ">")), "other byte order")
         self.refused(self.file("w32", meta(12, magic, 1)), "32-bit")
         self.refused(self.file("w32swapped", meta(12, magic, 1, ">")), "32-bit", "other byte order")

@@ -12,6 +12,7 @@
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/node/table.h"
 #include "lmdbio/window/prefetcher.h"
+#include "tests/support/format_version.h"
 #include "tests/support/temp_file.h"
 #include "tests/support/test_bytes.h"
 
@@ -27,10 +28,11 @@ class AheadFile {
                      std::uint64_t map_bytes = std::uint64_t{64} << 20)
       : contents_(pattern(bytes)), temp_(contents_) {
     if (anonymous) {
-      window_ = std::make_shared<window::Window>(window::Window::reserve(map_bytes, kAheadPage).value());
+      window_ =
+          std::make_shared<window::Window>(window::Window::reserve(map_bytes, pages_of(kAheadPage)).value());
     } else {
-      window_ = window::Window::shared(temp_.fd(), identity_of(temp_.fd()).value(), map_bytes, kAheadPage,
-                                       false, map_bytes)
+      window_ = window::Window::shared(temp_.fd(), identity_of(temp_.fd()).value(), map_bytes,
+                                       pages_of(kAheadPage), false, map_bytes)
                     .value();
     }
     open();

@@ -21,6 +21,7 @@
 #include "lmdbio/cache/image.h"
 #include "lmdbio/cache/table.h"
 #include "tests/support/file_image.h"
+#include "tests/support/format_version.h"
 #include "tests/support/test_bytes.h"
 
 namespace lmdbio::testing {
@@ -57,7 +58,7 @@ class CacheDatabase {
 
   explicit CacheDatabase(std::size_t bytes) {
     FileImage image(kPage);
-    std::vector<std::byte> value = pattern(bytes - 2 * kPage - format::kPageHeader);
+    std::vector<std::byte> value = pattern(bytes - 2 * kPage - testing::kPageHeader);
     for (std::size_t i = 0; i < value.size(); ++i)
       if (i / cache::kFrameBytes % 2 == 1) value[i] &= std::byte{0x0f};
     (void)image.overflow({reinterpret_cast<const char*>(value.data()), value.size()});
@@ -90,7 +91,7 @@ class CacheDatabase {
   /// A commit that changes the meta page alone.
   void commit(std::uint64_t snapshot) const {
     FileImage image(kPage);
-    (void)image.overflow(std::string(bytes_.size() - 2 * kPage - format::kPageHeader, 'x'));
+    (void)image.overflow(std::string(bytes_.size() - 2 * kPage - testing::kPageHeader, 'x'));
     image.meta(FileImage::record(0, 1, 2, 1), snapshot);
     write((snapshot & 1) * kPage, {image.page(snapshot & 1), kPage});
   }

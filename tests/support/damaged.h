@@ -24,12 +24,13 @@ class Damaged {
   Damaged(const FileImage& image, tree::Behaviour behaviour = {})
       : bytes(image.bytes()), page_size_(image.page_size()), behaviour_(behaviour) {
     env = std::move(
-        tree::Env::over(bytes.bytes(), {page_size_, bytes.bytes().size(), 4, false, behaviour_}).value());
+        tree::Env::over(bytes.bytes(), {pages_of(page_size_), bytes.bytes().size(), 4, false, behaviour_})
+            .value());
     txn = std::make_unique<tree::Txn>(*env);
     begin();
   }
   void begin() {
-    const tree::MetaSource source(env->metas().pages);
+    const tree::MetaSource source(env->metas().records);
     std::uint64_t txnid = 0;
     EXPECT_TRUE(source.renew(txnid).ok());
     EXPECT_TRUE(txn->begin(txnid, source).ok());

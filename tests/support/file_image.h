@@ -13,6 +13,7 @@
 
 #include "lmdbio/base/bytes.h"
 #include "lmdbio/format/layout.h"
+#include "tests/support/format_version.h"
 
 namespace lmdbio::testing {
 
@@ -58,22 +59,26 @@ struct BranchEntry {
 
 class FileImage {
  public:
-  explicit FileImage(std::size_t page_size) : page_size_(page_size), bytes_(2 * page_size) {}
+  using Version = format::Version;
+
+  explicit FileImage(std::size_t page_size, Version v = testing::version())
+      : page_size_(page_size), version_(v), bytes_(2 * page_size) {}
 
   std::size_t page_size() const { return page_size_; }
+  format::PageFormat like() const { return {page_size_, version_}; }
   std::uint64_t pages() const { return bytes_.size() / page_size_; }
   std::byte* page(std::uint64_t p) { return bytes_.data() + p * page_size_; }
   Bytes bytes() const { return bytes_; }
 
   std::uint64_t leaf(const std::vector<LeafEntry>& entries) {
     const std::uint64_t p = add(1);
-    leaf_at(page(p), page_size_, p, format::kLeaf, entries);
+    leaf_at(version_, page(p), page_size_, p, format::kLeaf, entries);
     return p;
   }
   std::uint64_t branch(const std::vector<BranchEntry>& entries) {
     const std::uint64_t p = add(1);
     std::byte* const at = page(p);
-    Writer w(at, page_size_, p, format::kBranch);
+    Writer w(version_, at, page_size_, p, format::kBranch);
     for (const BranchEntry& e : entries) {
       std::byte* const n = w.node(e.key, 0);
       put(n, static_cast<std::uint32_t>(e.child));
@@ -83,38 +88,43 @@ class FileImage {
   }
   std::uint64_t leaf2(std::size_t item_size, const std::vector<std::string>& items) {
     const std::uint64_t p = add(1);
-    leaf2_at(page(p), page_size_, p, format::kLeaf, item_size, items);
+    leaf2_at(version_, page(p), page_size_, p, format::kLeaf, item_size, items);
     return p;
   }
   /// An overflow run.
   std::uint64_t overflow(const std::string& value) {
-    const std::uint64_t n = (format::kPageHeader - 1 + value.size()) / page_size_ + 1;
+    const std::uint64_t n = run_pages(value.size(), page_size_, version_);
     const std::uint64_t p = add(n);
     put(page(p), p);
-    put(page(p) + format::kAtFlags, static_cast<std::uint16_t>(format::kOverflow));
-    put(page(p) + format::kAtPages, static_cast<std::uint32_t>(n));
-    std::memcpy(page(p) + format::kPageHeader, value.data(), value.size());
+    if (version_ == Version::v10) put(page(p) + format::kAtTxnid, kWrittenBy);
+    put(page(p) + format::at_flags(version_), static_cast<std::uint16_t>(format::kOverflow));
+    put(page(p) + format::at_pages(version_), static_cast<std::uint32_t>(n));
+    std::memcpy(page(p) + format::page_header(version_), value.data(), value.size());
     return p;
   }
   /// A value of one node: `first` of the run, `size` of the value.
-  static LeafEntry big(std::string key, std::uint64_t first, std::uint32_t size) {
-    return {std::move(key), number_bytes(first), format::kBigData, size};
+  static LeafEntry big(std::string key, std::uint64_t first, std::uint32_t size, std::size_t page_size = 512,
+                       Version v = testing::version()) {
+    std::string run = number_bytes(first);
+    if (v == Version::v10) run += number_bytes(kWrittenBy) + number_bytes(run_pages(size, page_size, v));
+    return {std::move(key), std::move(run), format::kBigData, size};
   }
-  static std::string sub_page(const std::vector<std::string>& values) {
+  static std::string sub_page(const std::vector<std::string>& values, Version v = testing::version()) {
     std::vector<LeafEntry> entries;
-    std::size_t size = format::kPageHeader;
-    for (const std::string& v : values) {
-      entries.push_back({v, "", 0});
-      size += 2 + format::kNodeHeader + v.size() + (v.size() & 1);
+    std::size_t size = format::page_header(v);
+    for (const std::string& value : values) {
+      entries.push_back({value, "", 0});
+      size += 2 + format::kNodeHeader + value.size() + (value.size() & 1);  // both formats
     }
     std::string s(size, '\0');
-    leaf_at(reinterpret_cast<std::byte*>(s.data()), size, 0, format::kLeaf | format::kSubPage, entries);
+    leaf_at(v, reinterpret_cast<std::byte*>(s.data()), size, 0, format::kLeaf | format::kSubPage, entries);
     return s;
   }
-  static std::string sub_page2(std::size_t item_size, const std::vector<std::string>& items) {
-    std::string s(format::kPageHeader + items.size() * item_size, '\0');
-    leaf2_at(reinterpret_cast<std::byte*>(s.data()), s.size(), 0, format::kLeaf | format::kSubPage, item_size,
-             items);
+  static std::string sub_page2(std::size_t item_size, const std::vector<std::string>& items,
+                               Version v = testing::version()) {
+    std::string s(format::page_header(v) + items.size() * item_size, '\0');
+    leaf2_at(v, reinterpret_cast<std::byte*>(s.data()), s.size(), 0, format::kLeaf | format::kSubPage,
+             item_size, items);
     return s;
   }
   static format::DbRecord record(unsigned flags, unsigned depth, std::uint64_t root, std::uint64_t entries,
@@ -123,10 +133,15 @@ class FileImage {
     r.pad = pad;
     r.flags = static_cast<std::uint16_t>(flags);
     r.depth = static_cast<std::uint16_t>(depth);
-    r.leaf_pages = 1;
+    r.leaf_pages = root == format::raw(format::kNoPage) ? 0 : 1;
     r.entries = entries;
     r.root = format::Pgno{root};
     return r;
+  }
+  /// The key under which a named database is in the main one.
+  static std::string name_key(std::string name, Version v = testing::version()) {
+    name.resize(format::name_key_bytes(v, name.size()));
+    return name;
   }
   static std::string as_data(const format::DbRecord& r) {
     return {reinterpret_cast<const char*>(&r), sizeof r};
@@ -143,16 +158,18 @@ class FileImage {
   // Fills a page from both ends.
   class Writer {
    public:
-    Writer(std::byte* page, std::size_t size, std::uint64_t pgno, unsigned flags)
-        : page_(page), upper_(size) {
+    Writer(Version version, std::byte* page, std::size_t size, std::uint64_t pgno, unsigned flags)
+        : version_(version), page_(page), upper_(size) {
       put(page, pgno);
-      put(page + format::kAtFlags, static_cast<std::uint16_t>(flags));
+      if (version == Version::v10) put(page + format::kAtTxnid, kWrittenBy);
+      put(page + format::at_flags(version), static_cast<std::uint16_t>(flags));
       bounds();
     }
     std::byte* node(const std::string& key, std::size_t data_bytes) {
-      const std::size_t bytes = format::kNodeHeader + key.size() + data_bytes;
+      const std::size_t bytes =
+          format::kNodeHeader + format::data_after_key(version_, key.size()) + data_bytes;
       upper_ -= bytes + (bytes & 1);
-      put(page_ + lower_, static_cast<std::uint16_t>(upper_));
+      put(page_ + lower_, static_cast<std::uint16_t>(upper_ - format::slot_base(version_)));
       lower_ += 2;
       if (lower_ > upper_) std::abort();  // the page is full
       bounds();
@@ -164,32 +181,37 @@ class FileImage {
 
    private:
     void bounds() {
-      put(page_ + format::kAtLower, static_cast<std::uint16_t>(lower_));
-      put(page_ + format::kAtUpper, static_cast<std::uint16_t>(upper_));
+      const std::size_t base = format::slot_base(version_);
+      put(page_ + format::at_lower(version_), static_cast<std::uint16_t>(lower_ - base));
+      put(page_ + format::at_upper(version_), static_cast<std::uint16_t>(upper_ - base));
     }
+    const Version version_;
     std::byte* page_;
-    std::size_t lower_ = format::kPageHeader, upper_;
+    std::size_t lower_ = format::page_header(version_), upper_;
   };
 
-  static void leaf_at(std::byte* at, std::size_t size, std::uint64_t p, unsigned flags,
+  static void leaf_at(Version v, std::byte* at, std::size_t size, std::uint64_t p, unsigned flags,
                       const std::vector<LeafEntry>& entries) {
-    Writer w(at, size, p, flags);
+    Writer w(v, at, size, p, flags);
     for (const LeafEntry& e : entries) {
       std::byte* const n = w.node(e.key, e.data.size());
       put(n, e.data_size == ~std::uint32_t{0} ? static_cast<std::uint32_t>(e.data.size()) : e.data_size);
       put(n + 4, static_cast<std::uint16_t>(e.flags));
-      std::memcpy(n + format::kNodeHeader + e.key.size(), e.data.data(), e.data.size());
+      std::memcpy(n + format::kNodeHeader + format::data_after_key(v, e.key.size()), e.data.data(),
+                  e.data.size());
     }
   }
-  static void leaf2_at(std::byte* at, std::size_t size, std::uint64_t p, unsigned flags,
+  static void leaf2_at(Version v, std::byte* at, std::size_t size, std::uint64_t p, unsigned flags,
                        std::size_t item_size, const std::vector<std::string>& items) {
+    const std::size_t base = format::slot_base(v), header = format::page_header(v);
     put(at, p);
-    put(at + format::kAtPad, static_cast<std::uint16_t>(item_size));
-    put(at + format::kAtFlags, static_cast<std::uint16_t>(flags | format::kLeaf2));
-    put(at + format::kAtLower, static_cast<std::uint16_t>(format::kPageHeader + 2 * items.size()));
-    put(at + format::kAtUpper, static_cast<std::uint16_t>(size));
+    if (v == Version::v10) put(at + format::kAtTxnid, kWrittenBy);
+    put(at + format::at_pad(v), static_cast<std::uint16_t>(item_size));
+    put(at + format::at_flags(v), static_cast<std::uint16_t>(flags | format::kLeaf2));
+    put(at + format::at_lower(v), static_cast<std::uint16_t>(header - base + 2 * items.size()));
+    put(at + format::at_upper(v), static_cast<std::uint16_t>(size - base));
     for (std::size_t i = 0; i < items.size(); ++i)
-      std::memcpy(at + format::kPageHeader + i * item_size, items[i].data(), item_size);
+      std::memcpy(at + header + i * item_size, items[i].data(), item_size);
   }
   std::uint64_t add(std::uint64_t n) {
     const std::uint64_t p = pages();
@@ -199,21 +221,26 @@ class FileImage {
   void meta(const format::DbRecord& main, std::uint64_t txnid, std::uint64_t which) {
     std::byte* const at = page(which);
     put(at, which);
-    put(at + format::kAtFlags, static_cast<std::uint16_t>(format::kMeta));
+    put(at + format::at_flags(version_), static_cast<std::uint16_t>(format::kMeta));
     format::MetaRecord m{};
     m.magic = format::kMagic;
-    m.version = format::kVersion;
+    m.version = format::meta_version(version_);
     m.mapsize = bytes_.size();
     m.dbs[0] =
         record(kIntegerKey, 0, format::raw(format::kNoPage), 0, static_cast<std::uint32_t>(page_size_));
     m.dbs[1] = main;
     m.last_pg = pages() - 1;
     m.txnid = txnid;
-    put(at + format::kPageHeader, m);
+    put(at + format::page_header(version_), m);
   }
   static constexpr unsigned kIntegerKey = 0x08;
+  static constexpr std::uint64_t kWrittenBy = 1;  ///< transaction, in 1.0
+  static std::uint64_t run_pages(std::uint64_t bytes, std::size_t page_size, Version v) {
+    return (format::page_header(v) - 1 + bytes) / page_size + 1;
+  }
 
   std::size_t page_size_;
+  format::Version version_;
   std::vector<std::byte> bytes_;
 };
 

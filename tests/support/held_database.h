@@ -103,7 +103,7 @@ class Held {
     return tree::diff_snapshots(side(now, older), side(now, newer), options, lines, counters, problem);
   }
   static tree::DiffSide side(const IndexedFile& f, const tree::Snapshot& s) {
-    return {window::WindowView(f.page(0), 12, f.pages()), s, &f.file().buffered()};
+    return {window::WindowView(f.page(0), 12, f.pages(), version()), s, &f.file().buffered()};
   }
 
   std::string dir;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lmdbio/format/compare.h"
+#include "lmdbio/format/layout_09.h"
 #include "lmdbio/format/meta_view.h"
 #include "lmdbio/io/engine_select.h"
 #include "lmdbio/io/io_engine.h"

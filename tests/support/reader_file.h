@@ -16,6 +16,7 @@
 #include "lmdbio/io/engine_select.h"
 #include "lmdbio/records/reader.h"
 #include "tests/support/file_image.h"
+#include "tests/support/format_version.h"
 #include "tests/support/temp_file.h"
 
 namespace lmdbio::testing {
@@ -35,7 +36,7 @@ class ReaderFile {
 
   /// `value_pages`: whole pages; `gaps`: pages in front of each value, the last one's for all that follow.
   ReaderFile(unsigned values, std::uint64_t value_pages, std::vector<std::uint64_t> gaps)
-      : value_bytes_(value_pages * kPage - format::kPageHeader), image_(kPage) {
+      : value_bytes_(value_pages * kPage - testing::kPageHeader), image_(kPage) {
     std::uint64_t next = kLeaf + 1;
     for (unsigned i = 0; i < values; ++i) {
       next += gaps[std::min<std::size_t>(i, gaps.size() - 1)];

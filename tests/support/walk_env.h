@@ -17,6 +17,7 @@
 #include "lmdbio/tree/txn.h"
 #include "lmdbio/window/prefetcher.h"
 #include "tests/support/file_image.h"
+#include "tests/support/format_version.h"
 #include "tests/support/temp_file.h"
 
 namespace lmdbio::testing {
@@ -33,13 +34,13 @@ class WalkEnv {
 
   WalkEnv(unsigned values, std::uint64_t pages_each, bool no_readahead = false)
       : pages_each_(pages_each), image_(image(values, pages_each)), file_(image_.bytes()) {
-    env_ =
-        std::move(tree::Env::open(
-                      file_.fd(),
-                      {kPage, image_.bytes().size(), 1, no_readahead, {}, ~std::uint64_t{0} - 1, "walk.mdb"})
-                      .value());
+    env_ = std::move(
+        tree::Env::open(
+            file_.fd(),
+            {pages_of(kPage), image_.bytes().size(), 1, no_readahead, {}, ~std::uint64_t{0} - 1, "walk.mdb"})
+            .value());
     txn_ = std::make_unique<tree::Txn>(*env_);
-    const tree::MetaSource source(env_->metas().pages);
+    const tree::MetaSource source(env_->metas().records);
     std::uint64_t txnid = 0;
     EXPECT_TRUE(source.renew(txnid).ok());
     EXPECT_TRUE(txn_->begin(txnid, source).ok());
@@ -56,7 +57,8 @@ class WalkEnv {
   ahead::PageRun leaf_page() const { return {kLeaf, 1}; }
   format::PageView leaf() const {
     format::PageView page;
-    EXPECT_TRUE(format::PageView::open(view().at(format::Pgno{kLeaf}), kPage, format::Pgno{kLeaf}, page));
+    EXPECT_TRUE(format::PageView::open(testing::version(), view().at(format::Pgno{kLeaf}), kPage,
+                                       format::Pgno{kLeaf}, page));
     return page;
   }
   /// At value `i`, or at the leaf itself: then it is not known yet.
@@ -100,14 +102,14 @@ class WalkEnv {
   // The metas and the leaf are mapped and keep pages beside them in the page cache: the values lie far away.
   static constexpr std::uint64_t kLeaf = 2, kGap = 1024, kFirstValue = kLeaf + 1 + kGap;
   static FileImage image(unsigned values, std::uint64_t pages_each) {
-    const std::string value(pages_each * kPage - format::kPageHeader, 'v');
+    const std::string value(pages_each * kPage - testing::kPageHeader, 'v');
     FileImage f(kPage);
     std::vector<LeafEntry> entries;
     for (unsigned i = 0; i < values; ++i)
       entries.push_back(
           FileImage::big(key_of(i), kFirstValue + i * pages_each, static_cast<std::uint32_t>(value.size())));
     EXPECT_EQ(f.leaf(entries), kLeaf);
-    (void)f.overflow(std::string(kGap * kPage - format::kPageHeader, 'g'));
+    (void)f.overflow(std::string(kGap * kPage - testing::kPageHeader, 'g'));
     for (unsigned i = 0; i < values; ++i) (void)f.overflow(value);
     format::DbRecord main = FileImage::record(0, 1, kLeaf, values);
     main.overflow_pages = values * pages_each;

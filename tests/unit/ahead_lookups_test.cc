@@ -8,6 +8,7 @@
 
 #include "lmdbio/ahead/leaf_lister.h"
 #include "lmdbio/ahead/lookups.h"
+#include "lmdbio/format/layout_09.h"
 
 namespace lmdbio::ahead {
 namespace {
@@ -99,7 +100,7 @@ class Tree final : public PageSource {
     ++asked_[page];
     const auto p = pages_.find(page);
     return p != pages_.end() && there.count(page) != 0 &&
-           format::PageView::open(p->second.data(), kPage, format::Pgno{page}, out);
+           format::PageView::open(format::Version::v09, p->second.data(), kPage, format::Pgno{page}, out);
   }
   std::set<std::uint64_t> there;
   unsigned most_asked() const {

@@ -59,7 +59,8 @@ struct Tree {
   }
   PageView view(std::uint64_t p) const {
     PageView v;
-    EXPECT_TRUE(PageView::open(image.bytes().data() + p * kPage, kPage, format::Pgno{p}, v));
+    EXPECT_TRUE(
+        PageView::open(testing::version(), image.bytes().data() + p * kPage, kPage, format::Pgno{p}, v));
     return v;
   }
 
@@ -101,8 +102,8 @@ struct Tree {
       if (level != 0)
         list(format::raw(n.child()), level - 1, forward, leaf, out);
       else if ((n.flags() & format::kBigData) != 0)
-        out.push_back({format::raw(n.overflow()), format::overflow_pages(n.data_size(), kShift), leaf,
-                       static_cast<int>(i)});
+        out.push_back({format::raw(n.overflow()), format::overflow_pages(n.version, n.data_size(), kShift),
+                       leaf, static_cast<int>(i)});
     }
     if (level == 0) leaf += forward ? 1 : -1;
   }
@@ -121,7 +122,7 @@ class Pages final : public PageSource {
   bool get(std::uint64_t page, PageView& out) override {
     ++asked;
     if (missing_.count(page) != 0 || page < 2 || page >= bytes_.size() / kPage) return false;
-    return PageView::open(bytes_.data() + page * kPage, kPage, format::Pgno{page}, out);
+    return PageView::open(testing::version(), bytes_.data() + page * kPage, kPage, format::Pgno{page}, out);
   }
   std::uint64_t asked = 0;
 
@@ -407,9 +408,9 @@ TEST(PlanWalk, CyclesAndHugeValuesEnd) {
   f.branch({{"", 3}, {"b", 3}, {"c", 3}, {"d", 3}});  // one leaf, again and again
   const testing::ExactBytes bytes(f.bytes());
   PageView self, leaf, same;
-  ASSERT_TRUE(PageView::open(bytes.data() + 2 * kPage, kPage, format::Pgno{2}, self));
-  ASSERT_TRUE(PageView::open(bytes.data() + 3 * kPage, kPage, format::Pgno{3}, leaf));
-  ASSERT_TRUE(PageView::open(bytes.data() + 4 * kPage, kPage, format::Pgno{4}, same));
+  ASSERT_TRUE(PageView::open(testing::version(), bytes.data() + 2 * kPage, kPage, format::Pgno{2}, self));
+  ASSERT_TRUE(PageView::open(testing::version(), bytes.data() + 3 * kPage, kPage, format::Pgno{3}, leaf));
+  ASSERT_TRUE(PageView::open(testing::version(), bytes.data() + 4 * kPage, kPage, format::Pgno{4}, same));
   for (const bool forward : {true, false}) {
     Where w;
     w.leaf = leaf;

@@ -59,7 +59,8 @@ class Unmapped : public ::testing::Test {
   Unmapped() : contents_(testing::pattern(kBytes)), temp_(contents_) {
     engine_script().reset();
     need_script().reset();
-    auto window = std::make_shared<window::Window>(window::Window::reserve(kMap, kPage).value());
+    auto window =
+        std::make_shared<window::Window>(window::Window::reserve(kMap, testing::pages_of(kPage)).value());
     first_ = std::move(prefetcher().open(window, origin(), "file", kBytes, 0).value());
     file_ = std::make_unique<UnmappedFile>(origin(), kPage, "file", window, first_);
   }
@@ -292,7 +293,8 @@ TEST_F(Unmapped, ForkedChildrenReadOn) {
 class UnmappedEnv : public ::testing::Test {
  protected:
   UnmappedEnv() : temp_(image(7, "seven").bytes()) {
-    env_ = std::move(tree::Env::open_unmapped(temp_.fd(), {kPage, kMap, 3, false, {}, 2}).value());
+    env_ = std::move(
+        tree::Env::open_unmapped(temp_.fd(), {testing::pages_of(kPage), kMap, 3, false, {}, 2}).value());
   }
   /// A database of one leaf, on page 2 in each version.
   static FileImage image(std::uint64_t txnid, const std::string& value) {

@@ -19,6 +19,7 @@
 #include "lmdbio/io/file.h"
 #include "tests/support/dbgen.h"
 #include "tests/support/file_image.h"
+#include "tests/support/format_version.h"
 #include "tests/support/lmdb_api.h"
 #include "tests/support/page_size.h"
 #include "tests/support/rng.h"
@@ -78,9 +79,9 @@ struct Outcome {
   Totals totals;
 };
 
-Outcome check(Bytes file, std::size_t page_size, const Snapshot& s, const Options& options = {},
+Outcome check(Bytes file, format::PageFormat pages, const Snapshot& s, const Options& options = {},
               std::size_t limit = 1000) {
-  const window::Window window = window::Window::over(file, page_size);
+  const window::Window window = window::Window::over(file, pages);
   Outcome out;
   out.seen.limit = limit;
   EXPECT_TRUE(check_snapshot(window.view(~std::uint64_t{0}), s, options, out.seen, out.totals).ok());
@@ -92,17 +93,17 @@ Outcome check(Bytes file, std::size_t page_size, const Snapshot& s, const Option
 }
 
 /// The same of a file that is not in memory, whose pages are read ahead.
-Outcome check_ahead(Bytes file, std::size_t page_size, const Snapshot& s, Options options = {}) {
+Outcome check_ahead(Bytes file, format::PageFormat pages, const Snapshot& s, Options options = {}) {
   const testing::TempFile temp(file);
   EXPECT_EQ(::fdatasync(temp.fd()), 0);
   EXPECT_EQ(::posix_fadvise(temp.fd(), 0, 0, POSIX_FADV_DONTNEED), 0);
   const Result<File> buffered = File::from_fd(temp.fd(), File::Take::borrow);
   EXPECT_TRUE(buffered);
-  const Result<window::Window> window = window::Window::map(temp.fd(), file.size(), page_size, true);
+  const Result<window::Window> window = window::Window::map(temp.fd(), file.size(), pages, true);
   EXPECT_TRUE(window);
   options.file = &buffered.value();
   Outcome out;
-  const window::WindowView view = window.value().view(file.size() / page_size);
+  const window::WindowView view = window.value().view(file.size() / pages.size);
   EXPECT_TRUE(check_snapshot(view, s, options, out.seen, out.totals).ok());
   return out;
 }
@@ -153,11 +154,12 @@ struct Zoo {
     fixed = f.leaf({{"k1", FileImage::as_data(fixed_tree), format::kSubData | format::kDupData},
                     {"k2", FileImage::sub_page2(4, {"eeee", "ffff"}), format::kDupData}});
     leaf[0] = f.leaf({{"a", "value"}, FileImage::big("big", run, 1200)});
-    leaf[1] =
-        f.leaf({{"dup", FileImage::as_data(FileImage::record(MDB_DUPSORT, 1, dup, 8)), format::kSubData},
-                {"empty", FileImage::as_data(empty()), format::kSubData},
-                {"fixed", FileImage::as_data(FileImage::record(MDB_DUPSORT | MDB_DUPFIXED, 1, fixed, 5)),
-                 format::kSubData}});
+    leaf[1] = f.leaf(
+        {{FileImage::name_key("dup"), FileImage::as_data(FileImage::record(MDB_DUPSORT, 1, dup, 8)),
+          format::kSubData},
+         {FileImage::name_key("empty"), FileImage::as_data(empty()), format::kSubData},
+         {FileImage::name_key("fixed"),
+          FileImage::as_data(FileImage::record(MDB_DUPSORT | MDB_DUPFIXED, 1, fixed, 5)), format::kSubData}});
     leaf[2] = f.leaf({{"n", "1"}, {"o", "2"}});
     root = f.branch({{"", leaf[0]}, {"d", leaf[1]}, {"n", leaf[2]}});
     s.txnid = 5;
@@ -180,17 +182,17 @@ struct Zoo {
   }
   /// The node of slot `i`.
   std::byte* node(std::uint64_t p, unsigned i) {
-    return f.page(p) + load<std::uint16_t>(f.page(p) + format::kPageHeader + 2 * i);
+    return f.page(p) + testing::kSlotBase + load<std::uint16_t>(slot(p, i));
   }
   std::byte* data(std::uint64_t p, unsigned i) {
     std::byte* const n = node(p, i);
-    return n + format::kNodeHeader + load<std::uint16_t>(n + 6);
+    return n + format::kNodeHeader + format::data_after_key(testing::version(), load<std::uint16_t>(n + 6));
   }
-  std::byte* slot(std::uint64_t p, unsigned i) { return f.page(p) + format::kPageHeader + 2 * i; }
+  std::byte* slot(std::uint64_t p, unsigned i) { return f.page(p) + testing::kPageHeader + 2 * i; }
 
   Outcome check(const Options& options = {}, std::size_t limit = 1000) const {
     const ExactBytes bytes(f.bytes());
-    return lmdbio::check::check(bytes.bytes(), kPage, s, options, limit);
+    return lmdbio::check::check(bytes.bytes(), f.like(), s, options, limit);
   }
 
   FileImage f{kPage};
@@ -224,6 +226,7 @@ TEST(Check, NothingIsWrongWithAHealthyFile) {
   EXPECT_EQ(dup.dup_trees, 1u);
   EXPECT_EQ(dup.sub_pages, 1u);
   EXPECT_EQ(dup.depth, 1u);
+  if (testing::is_10()) return;
   CopyHazard why;
   EXPECT_TRUE(copy_check(zoo.f.bytes(), Zoo::kPage, zoo.s, why).ok()) << why.page << " " << why.reason;
 }
@@ -241,7 +244,7 @@ TEST(Check, RecordsAreToldWithTheirPlaces) {
     ++big;
     EXPECT_EQ(r.key_bytes, 3u);
     EXPECT_EQ(r.value_bytes, 1200u);
-    EXPECT_EQ(r.offset, zoo.run * Zoo::kPage + format::kPageHeader);
+    EXPECT_EQ(r.offset, zoo.run * Zoo::kPage + testing::kPageHeader);
   }
   EXPECT_EQ(big, 1u);
 }
@@ -250,7 +253,7 @@ TEST(Check, TheSameWherePagesAreReadAhead) {
   const Zoo zoo;
   Options options;
   options.records = true;
-  expect_same(check_ahead(zoo.f.bytes(), Zoo::kPage, zoo.s, options), zoo.check(options));
+  expect_same(check_ahead(zoo.f.bytes(), zoo.f.like(), zoo.s, options), zoo.check(options));
 }
 
 TEST(Check, WithoutHeadersTheRecordsTellHowManyPagesRunsHave) {
@@ -275,7 +278,9 @@ TEST(Check, WithoutHeadersTheRecordsTellHowManyPagesRunsHave) {
   // More than there are.
   zoo.s.dbs[1].overflow_pages = 1000;
   ASSERT_EQ(zoo.check(options).seen.findings.size(), 1u);
-  EXPECT_THAT(zoo.check(options).seen.findings[0].reason, HasSubstr("count 998 overflow pages too many"));
+  EXPECT_THAT(zoo.check(options).seen.findings[0].reason,
+              HasSubstr(testing::is_10() ? "count 997 overflow pages too many"
+                                         : "count 998 overflow pages too many"));
 }
 
 TEST(Check, EndsWhenItIsCancelled) {
@@ -283,7 +288,7 @@ TEST(Check, EndsWhenItIsCancelled) {
   const std::atomic<bool> cancelled{true};
   Options options;
   options.cancelled = &cancelled;
-  for (const Outcome& out : {zoo.check(options), check_ahead(zoo.f.bytes(), Zoo::kPage, zoo.s, options)}) {
+  for (const Outcome& out : {zoo.check(options), check_ahead(zoo.f.bytes(), zoo.f.like(), zoo.s, options)}) {
     EXPECT_TRUE(out.totals.stopped);
     EXPECT_EQ(out.totals.entries, 0u);
     EXPECT_THAT(out.seen.findings, IsEmpty());
@@ -315,6 +320,7 @@ class CheckDamage : public ::testing::TestWithParam<Damage> {};
 
 TEST_P(CheckDamage, IsNamedWithItsPage) {
   const Damage& d = GetParam();
+  if (testing::is_10() && std::string_view(d.name) == "LowerBeforeTheHeader") return;  // 1.0: cannot be
   Zoo zoo;
   d.apply(zoo);
   const Outcome out = zoo.check();
@@ -323,7 +329,8 @@ TEST_P(CheckDamage, IsNamedWithItsPage) {
   EXPECT_EQ(first.page, d.page(zoo)) << first;
   EXPECT_THAT(first.reason, HasSubstr(d.reason));
   EXPECT_EQ(first.severity, d.severity) << first;
-  expect_same(check_ahead(zoo.f.bytes(), Zoo::kPage, zoo.s), out);
+  expect_same(check_ahead(zoo.f.bytes(), zoo.f.like(), zoo.s), out);
+  if (testing::is_10()) return;  // compacting copies are checked for LMDB 0.9 only
   const ExactBytes bytes(zoo.f.bytes());
   CopyHazard why;
   EXPECT_EQ(copy_check(bytes.bytes(), Zoo::kPage, zoo.s, why).ok(), d.copies)
@@ -336,43 +343,46 @@ void add(std::byte* at, int n) {
   put(at, static_cast<T>(load<T>(at) + static_cast<T>(n)));
 }
 void u16(std::byte* at, unsigned v) { put(at, static_cast<std::uint16_t>(v)); }
+/// Writes an offset in its page.
+void offset(std::byte* at, std::size_t v) { put(at, static_cast<std::uint16_t>(v - testing::kSlotBase)); }
 std::uint64_t home(const Zoo& z) { return z.s.txnid & 1; }
 
 const Damage kDamages[] = {
     // Page headers.
     {"PageNumber", [](Z& z) { put(z.f.page(z.leaf[0]), std::uint64_t{9}); },
      [](const Z& z) { return z.leaf[0]; }, "the page number in its header is 9"},
-    {"KindOfAPage", [](Z& z) { u16(z.f.page(z.leaf[0]) + format::kAtFlags, format::kOverflow); },
+    {"KindOfAPage", [](Z& z) { u16(z.f.page(z.leaf[0]) + testing::kAtFlags, format::kOverflow); },
      [](const Z& z) { return z.leaf[0]; }, "flags, 0x4, are not valid", Severity::error, false},
-    {"BranchAndLeaf", [](Z& z) { u16(z.f.page(z.leaf[0]) + format::kAtFlags, 3); },
+    {"BranchAndLeaf", [](Z& z) { u16(z.f.page(z.leaf[0]) + testing::kAtFlags, 3); },
      [](const Z& z) { return z.leaf[0]; }, "flags, 0x3, are not valid", Severity::error, false},
     {"Leaf2WithoutFixedSize",
-     [](Z& z) { u16(z.f.page(z.dup_leaf[0]) + format::kAtFlags, format::kLeaf | format::kLeaf2); },
+     [](Z& z) { u16(z.f.page(z.dup_leaf[0]) + testing::kAtFlags, format::kLeaf | format::kLeaf2); },
      [](const Z& z) { return z.dup_leaf[0]; }, "flags, 0x22, are not valid"},
-    {"SlotsWithFixedSize", [](Z& z) { u16(z.f.page(z.fixed_leaf2) + format::kAtFlags, format::kLeaf); },
+    {"SlotsWithFixedSize", [](Z& z) { u16(z.f.page(z.fixed_leaf2) + testing::kAtFlags, format::kLeaf); },
      [](const Z& z) { return z.fixed_leaf2; }, "flags, 0x2, are not valid"},
-    {"LowerBeforeTheHeader", [](Z& z) { u16(z.f.page(z.leaf[0]) + format::kAtLower, 14); },
+    {"LowerBeforeTheHeader", [](Z& z) { u16(z.f.page(z.leaf[0]) + testing::kAtLower, 14); },
      [](const Z& z) { return z.leaf[0]; }, "lower 14", Severity::error, false},
-    {"LowerOdd", [](Z& z) { add<std::uint16_t>(z.f.page(z.leaf[0]) + format::kAtLower, 1); },
+    {"LowerOdd", [](Z& z) { add<std::uint16_t>(z.f.page(z.leaf[0]) + testing::kAtLower, 1); },
      [](const Z& z) { return z.leaf[0]; }, "bounds of its free space"},
-    {"LowerAboveUpper", [](Z& z) { u16(z.f.page(z.root) + format::kAtLower, 510); },
+    {"LowerAboveUpper", [](Z& z) { offset(z.f.page(z.root) + testing::kAtLower, 510); },
      [](const Z& z) { return z.root; }, "lower 510", Severity::error, false},
-    {"UpperBeyondThePage", [](Z& z) { u16(z.f.page(z.leaf[1]) + format::kAtUpper, 514); },
+    {"UpperBeyondThePage", [](Z& z) { offset(z.f.page(z.leaf[1]) + testing::kAtUpper, 514); },
      [](const Z& z) { return z.leaf[1]; }, "upper 514", Severity::error, false},
-    {"EmptyLeaf", [](Z& z) { u16(z.f.page(z.leaf[2]) + format::kAtLower, 16); },
+    {"EmptyLeaf", [](Z& z) { offset(z.f.page(z.leaf[2]) + testing::kAtLower, testing::kPageHeader); },
      [](const Z& z) { return z.leaf[2]; }, "a leaf page without entries"},
-    {"EmptyBranch", [](Z& z) { u16(z.f.page(z.root) + format::kAtLower, 16); },
+    {"EmptyBranch", [](Z& z) { offset(z.f.page(z.root) + testing::kAtLower, testing::kPageHeader); },
      [](const Z& z) { return z.root; }, "too few entries for a branch page: 0", Severity::error, false},
-    {"BranchOfOne", [](Z& z) { u16(z.f.page(z.dup_branch) + format::kAtLower, 18); },
+    {"BranchOfOne",
+     [](Z& z) { offset(z.f.page(z.dup_branch) + testing::kAtLower, testing::kPageHeader + 2); },
      [](const Z& z) { return z.dup_branch; }, "too few entries for a branch page: 1"},
     // Slots and nodes.
-    {"SlotBeyondThePage", [](Z& z) { u16(z.slot(z.leaf[0], 1), 510); }, [](const Z& z) { return z.leaf[0]; },
-     "slot 1 points to the invalid offset 510", Severity::error, false},
-    {"SlotIntoTheTable", [](Z& z) { u16(z.slot(z.leaf[0], 1), 16); }, [](const Z& z) { return z.leaf[0]; },
-     "slot 1 points to the invalid offset 16", Severity::error, false},
+    {"SlotBeyondThePage", [](Z& z) { offset(z.slot(z.leaf[0], 1), 510); },
+     [](const Z& z) { return z.leaf[0]; }, "slot 1 points to the invalid offset 510", Severity::error, false},
+    {"SlotIntoTheTable", [](Z& z) { offset(z.slot(z.leaf[0], 1), 24); }, [](const Z& z) { return z.leaf[0]; },
+     "slot 1 points to the invalid offset 24", Severity::error, false},
     {"SlotOdd", [](Z& z) { add<std::uint16_t>(z.slot(z.leaf[2], 0), 1); },
      [](const Z& z) { return z.leaf[2]; }, "slot 0 points to the invalid offset"},
-    {"BranchSlot", [](Z& z) { u16(z.slot(z.root, 2), 508); }, [](const Z& z) { return z.root; },
+    {"BranchSlot", [](Z& z) { offset(z.slot(z.root, 2), 508); }, [](const Z& z) { return z.root; },
      "slot 2 points to the invalid offset 508", Severity::error, false},
     {"SameSlotTwice", [](Z& z) { u16(z.slot(z.leaf[0], 1), load<std::uint16_t>(z.slot(z.leaf[0], 0))); },
      [](const Z& z) { return z.leaf[0]; }, "the node of slot 1 overlaps another", Severity::error, false},
@@ -456,46 +466,48 @@ const Damage kDamages[] = {
     {"RunBeyondTheFile", [](Z& z) { put(z.data(z.leaf[0], 1), z.f.pages() - 2); },
      [](const Z& z) { return z.leaf[0]; }, "overflow run", Severity::error, false},
     {"RunsValueTooLong", [](Z& z) { put(z.node(z.leaf[0], 1), ~std::uint32_t{0}); },
-     [](const Z& z) { return z.leaf[0]; }, "is beyond the last page", Severity::error, false},
+     [](const Z& z) { return z.leaf[0]; },
+     testing::is_10() ? "bytes need 8388609" : "is beyond the last page", Severity::error, false},
     {"RunsNumber", [](Z& z) { put(z.f.page(z.run), std::uint64_t{3}); }, [](const Z& z) { return z.run; },
      "not an overflow page, though slot 1"},
-    {"RunsKind", [](Z& z) { u16(z.f.page(z.run) + format::kAtFlags, format::kLeaf); },
+    {"RunsKind", [](Z& z) { u16(z.f.page(z.run) + testing::kAtFlags, format::kLeaf); },
      [](const Z& z) { return z.run; }, "not an overflow page, though slot 1"},
-    {"RunTooShort", [](Z& z) { put(z.f.page(z.run) + format::kAtPages, std::uint32_t{2}); },
+    {"RunTooShort", [](Z& z) { put(z.f.page(z.run) + testing::kAtPages, std::uint32_t{2}); },
      [](const Z& z) { return z.run; }, "its header gives 2 pages, but the 1200 bytes of slot 1",
      Severity::error, false},
-    {"RunTooLong", [](Z& z) { put(z.f.page(z.run) + format::kAtPages, std::uint32_t{5000}); },
+    {"RunTooLong", [](Z& z) { put(z.f.page(z.run) + testing::kAtPages, std::uint32_t{5000}); },
      [](const Z& z) { return z.run; }, "(5000 pages) is beyond the last page", Severity::error, false},
-    {"RunOverATree", [](Z& z) { put(z.f.page(z.run) + format::kAtPages, std::uint32_t{4}); },
+    {"RunOverATree", [](Z& z) { put(z.f.page(z.run) + testing::kAtPages, std::uint32_t{4}); },
      [](const Z& z) { return z.dup_leaf[0]; }, "used twice", Severity::error, false},
     // Duplicates.
     {"SubPageTooSmall", [](Z& z) { u16(z.node(z.dup, 1), 10); }, [](const Z& z) { return z.dup; },
      "the sub-page of slot 1 has 10 bytes"},
-    {"SubPagesKind", [](Z& z) { u16(z.data(z.dup, 1) + format::kAtFlags, format::kLeaf); },
+    {"SubPagesKind", [](Z& z) { u16(z.data(z.dup, 1) + testing::kAtFlags, format::kLeaf); },
      [](const Z& z) { return z.dup; }, "the sub-page of slot 1 has flags 0x2"},
-    {"SubPagesBounds", [](Z& z) { u16(z.data(z.dup, 1) + format::kAtUpper, 500); },
+    {"SubPagesBounds", [](Z& z) { offset(z.data(z.dup, 1) + testing::kAtUpper, 500); },
      [](const Z& z) { return z.dup; }, "the sub-page of slot 1 has wrong bounds"},
-    {"SubPageEmpty", [](Z& z) { u16(z.data(z.dup, 1) + format::kAtLower, 16); },
+    {"SubPageEmpty", [](Z& z) { offset(z.data(z.dup, 1) + testing::kAtLower, testing::kPageHeader); },
      [](const Z& z) { return z.dup; }, "the sub-page of slot 1 has wrong bounds"},
-    {"SubPagesSlot", [](Z& z) { u16(z.data(z.dup, 1) + format::kPageHeader + 2, 400); },
+    {"SubPagesSlot", [](Z& z) { u16(z.data(z.dup, 1) + testing::kPageHeader + 2, 400); },
      [](const Z& z) { return z.dup; }, "slot 1 of the sub-page of slot 1"},
     {"SubPagesNode",
      [](Z& z) {
        std::byte* const sub = z.data(z.dup, 1);
-       u16(sub + load<std::uint16_t>(sub + format::kPageHeader) + 6, 300);
+       u16(sub + testing::kSlotBase + load<std::uint16_t>(sub + testing::kPageHeader) + 6, 300);
      },
      [](const Z& z) { return z.dup; }, "node 0 of the sub-page of slot 1"},
     {"SubPagesNodesOverlap",
      [](Z& z) {
        std::byte* const sub = z.data(z.dup, 1);
-       u16(sub + format::kPageHeader + 4, load<std::uint16_t>(sub + format::kPageHeader));
+       u16(sub + testing::kPageHeader + 4, load<std::uint16_t>(sub + testing::kPageHeader));
      },
      [](const Z& z) { return z.dup; }, "node 2 of the sub-page of slot 1"},
-    {"TooManyFixedItems", [](Z& z) { u16(z.data(z.fixed, 1) + format::kAtLower, 22); },
-     [](const Z& z) { return z.fixed; }, "3 items of 4 bytes do not fit into its 24 bytes"},
-    {"FixedItemSizeZero", [](Z& z) { u16(z.data(z.fixed, 1) + format::kAtPad, 0); },
+    {"TooManyFixedItems",
+     [](Z& z) { offset(z.data(z.fixed, 1) + testing::kAtLower, testing::kPageHeader + 6); },
+     [](const Z& z) { return z.fixed; }, "3 items of 4 bytes do not fit into its "},
+    {"FixedItemSizeZero", [](Z& z) { u16(z.data(z.fixed, 1) + testing::kAtPad, 0); },
      [](const Z& z) { return z.fixed; }, "2 items of 0 bytes"},
-    {"FixedItemSizeOfAPage", [](Z& z) { u16(z.f.page(z.fixed_leaf2) + format::kAtPad, 8); },
+    {"FixedItemSizeOfAPage", [](Z& z) { u16(z.f.page(z.fixed_leaf2) + testing::kAtPad, 8); },
      [](const Z& z) { return z.fixed_leaf2; }, "its items have 8 bytes, but items of this tree have 4"},
     // Order.
     {"KeysOfALeaf", [](Z& z) { put(z.node(z.leaf[2], 0) + format::kNodeHeader, 'p'); },
@@ -514,10 +526,11 @@ const Damage kDamages[] = {
     {"SubPagesOrder",
      [](Z& z) {
        std::byte* const sub = z.data(z.dup, 1);
-       put(sub + load<std::uint16_t>(sub + format::kPageHeader) + format::kNodeHeader, 't');
+       put(sub + testing::kSlotBase + load<std::uint16_t>(sub + testing::kPageHeader) + format::kNodeHeader,
+           't');
      },
      [](const Z& z) { return z.dup; }, "duplicate out of order", Severity::warning},
-    {"FixedOrder", [](Z& z) { put(z.f.page(z.fixed_leaf2) + format::kPageHeader, 'x'); },
+    {"FixedOrder", [](Z& z) { put(z.f.page(z.fixed_leaf2) + testing::kPageHeader, 'x'); },
      [](const Z& z) { return z.fixed_leaf2; }, "duplicate out of order", Severity::warning},
     {"FreeKeysOrder", [](Z& z) { put(z.node(z.free_page, 0) + format::kNodeHeader, std::uint64_t{5}); },
      [](const Z& z) { return z.free_page; }, "key out of order"},
@@ -558,7 +571,21 @@ const Damage kDamages[] = {
      "beyond the end of the file; not in the free list: 3", Severity::warning},
 };
 
-INSTANTIATE_TEST_SUITE_P(Kinds, CheckDamage, ::testing::ValuesIn(kDamages),
+const Damage kDamagesOf10[] = {
+    {"PageOfALaterTransaction", [](Z& z) { put(z.f.page(z.leaf[2]) + sizeof(std::uint64_t), z.s.txnid + 1); },
+     [](const Z& z) { return z.leaf[2]; }, "transaction 6 has written it, after this snapshot"},
+    {"RunRecordTooShort", [](Z& z) { put(z.data(z.leaf[0], 1) + 16, std::uint64_t{2}); },
+     [](const Z& z) { return z.leaf[0]; }, "slot 1 gives 2 pages, but its 1200 bytes need 3"},
+    {"RunRecordTooLong", [](Z& z) { put(z.data(z.leaf[0], 1) + 16, std::uint64_t{5000}); },
+     [](const Z& z) { return z.leaf[0]; }, "(5000 pages) is beyond the last page"},
+};
+std::vector<Damage> damages() {
+  std::vector<Damage> all(std::begin(kDamages), std::end(kDamages));
+  if (testing::is_10()) all.insert(all.end(), std::begin(kDamagesOf10), std::end(kDamagesOf10));
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, CheckDamage, ::testing::ValuesIn(damages()),
                          [](const auto& of) { return std::string(of.param.name); });
 
 TEST(Check, OrderMayBeLeftOut) {
@@ -586,6 +613,7 @@ TEST(Check, ARunMayBeLongerThanItsValue) {
   Zoo zoo;
   put(zoo.node(zoo.leaf[0], 1), std::uint32_t{40});
   EXPECT_THAT(zoo.check().seen.findings, IsEmpty());
+  if (testing::is_10()) return;
   CopyHazard why;
   EXPECT_TRUE(copy_check(zoo.f.bytes(), Zoo::kPage, zoo.s, why).ok());
 }
@@ -598,9 +626,9 @@ TEST(Check, FilesOfAlmostNothing) {
     for (const std::uint64_t last : {std::uint64_t{0}, std::uint64_t{1}, ~std::uint64_t{0}}) {
       s.last_pg = last;
       s.dbs[1].root = kNoPage;
-      EXPECT_EQ(check(bytes, 512, s).totals.errors, 0u);
+      EXPECT_EQ(check(bytes, testing::pages_of(512), s).totals.errors, 0u);
       s.dbs[1].root = Pgno{2};
-      EXPECT_EQ(check(bytes, 512, s).seen.findings[0].page, 0u);
+      EXPECT_EQ(check(bytes, testing::pages_of(512), s).seen.findings[0].page, 0u);
       CopyHazard why;
       EXPECT_FALSE(copy_check(bytes, 512, s, why).ok());
     }
@@ -608,6 +636,8 @@ TEST(Check, FilesOfAlmostNothing) {
 }
 
 // --- files that stock wrote ---
+
+constexpr std::size_t k09 = format::page_header(format::Version::v09);
 
 class Stock : public ::testing::Test {
  protected:
@@ -628,8 +658,7 @@ class Stock : public ::testing::Test {
   static Snapshot snapshot_of(Bytes file, bool newer = true) {
     const std::size_t size = page_size_of(file);
     format::MetaRecord m[2];
-    for (std::size_t i = 0; i < 2; ++i)
-      std::memcpy(&m[i], file.data() + i * size + format::kPageHeader, sizeof m[i]);
+    for (std::size_t i = 0; i < 2; ++i) std::memcpy(&m[i], file.data() + i * size + k09, sizeof m[i]);
     const format::MetaRecord& one = m[(m[1].txnid > m[0].txnid) == newer ? 1 : 0];
     Snapshot s;
     s.txnid = one.txnid;
@@ -772,12 +801,12 @@ TEST_F(Stock, SurvivesTheCopiesThatAreAllowed) {
       std::vector<std::byte> file = good;
       for (unsigned n = rng.between(1, 3); n > 0; --n) {
         std::byte* const page = file.data() + interesting[rng.below(interesting.size())] * size;
-        const std::size_t lower = load<std::uint16_t>(page + format::kAtLower);
+        const std::size_t lower = load<std::uint16_t>(page + testing::kAtLower);
         std::byte* at = page + rng.below(size - 8);
         if (rng.percent(40)) at = page + rng.below(32);
         if (rng.percent(40) && lower > 18 && lower <= size) {  // a node's header
           const std::size_t off =
-              load<std::uint16_t>(page + format::kPageHeader + 2 * rng.below((lower - 16) / 2));
+              load<std::uint16_t>(page + testing::kPageHeader + 2 * rng.below((lower - 16) / 2));
           if (off + 32 <= size) at = page + off + rng.below(24);
         }
         if (rng.percent(10)) at = file.data() + snapshot_of(good).txnid % 2 * size + 40 + rng.below(96);

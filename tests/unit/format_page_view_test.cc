@@ -6,12 +6,18 @@
 
 #include "lmdbio/format/page_view.h"
 #include "tests/support/file_image.h"
+#include "tests/support/format_version.h"
 
 namespace lmdbio::format {
 namespace {
 
 using testing::ExactBytes;
 using testing::FileImage;
+using testing::kAtFlags;
+using testing::kAtLower;
+using testing::kAtUpper;
+using testing::kPageHeader;
+using testing::kSlotBase;
 using testing::put;
 
 constexpr std::size_t kPage = 512;
@@ -26,7 +32,7 @@ class OnePage {
     return *this;
   }
   bool open(PageView& view) const {
-    return PageView::open(bytes_.data(), bytes_.bytes().size(), Pgno{pgno_}, view);
+    return PageView::open(testing::version(), bytes_.data(), bytes_.bytes().size(), Pgno{pgno_}, view);
   }
   bool opens() const {
     PageView view;
@@ -105,15 +111,18 @@ TEST(PageView, EachWrongHeaderIsRefused) {
     EXPECT_TRUE(OnePage(f, p).opens());
     EXPECT_FALSE(OnePage(f, p).set<std::uint64_t>(0, p + 1).opens()) << "number";
     EXPECT_FALSE(OnePage(f, p).set<std::uint64_t>(0, p | std::uint64_t{1} << 63).opens()) << "number";
-    for (const unsigned lower : {0u, 2u, 15u})
-      EXPECT_FALSE(OnePage(f, p).set(kAtLower, static_cast<std::uint16_t>(lower)).opens()) << lower;
+    for (const unsigned lower : {0u, 2u, 15u}) {  // in 1.0, it counts from the end of the header
+      EXPECT_EQ(OnePage(f, p).set(kAtLower, static_cast<std::uint16_t>(lower)).opens(), testing::is_10())
+          << lower;
+    }
     for (const unsigned flags : {0u, kOverflow, kMeta, kSubPage, kLeaf2})
       EXPECT_FALSE(OnePage(f, p).set(kAtFlags, static_cast<std::uint16_t>(flags)).opens()) << flags;
     if (p == kLeaf2Page) continue;
     EXPECT_FALSE(OnePage(f, p).set<std::uint16_t>(kAtFlags, kBranch | kLeaf).opens());
-    EXPECT_FALSE(OnePage(f, p).set<std::uint16_t>(kAtUpper, kPage + 1).opens()) << "upper beyond the page";
+    EXPECT_FALSE(OnePage(f, p).set(kAtUpper, static_cast<std::uint16_t>(kPage + 1 - kSlotBase)).opens())
+        << "upper beyond the page";
     EXPECT_FALSE(OnePage(f, p).set<std::uint16_t>(kAtUpper, 0xffff).opens());
-    EXPECT_TRUE(OnePage(f, p).set<std::uint16_t>(kAtUpper, kPage).opens());
+    EXPECT_TRUE(OnePage(f, p).set(kAtUpper, static_cast<std::uint16_t>(kPage - kSlotBase)).opens());
     const auto upper = load<std::uint16_t>(f.page(p) + kAtUpper);
     EXPECT_FALSE(OnePage(f, p).set(kAtLower, static_cast<std::uint16_t>(upper + 2)).opens())
         << "lower beyond upper";
@@ -128,7 +137,7 @@ TEST(PageView, EachWrongSlotIsRefused) {
     for (unsigned i = 0; i < n; ++i) {
       const auto refused = [&](unsigned offset) {
         OnePage page(f, p);
-        page.set(kPageHeader + 2 * std::size_t{i}, static_cast<std::uint16_t>(offset));
+        page.set(kPageHeader + 2 * std::size_t{i}, static_cast<std::uint16_t>(offset - kSlotBase));
         PageView v = PageView::none();
         Node node;
         EXPECT_TRUE(page.open(v));
@@ -140,8 +149,8 @@ TEST(PageView, EachWrongSlotIsRefused) {
         }
         return !ok;
       };
-      for (const unsigned offset :
-           {0u, 1u, 15u, 16u, 16 + 2 * n - 1, unsigned{kPage} - 7, unsigned{kPage}, 0xffffu})
+      for (const unsigned offset : {0u, 1u, 15u, 16u, static_cast<unsigned>(kPageHeader) + 2 * n - 1,
+                                    unsigned{kPage} - 7, unsigned{kPage}, 0xffffu})
         EXPECT_TRUE(refused(offset)) << p << ' ' << i << ' ' << offset;
     }
   }
@@ -154,28 +163,36 @@ TEST(PageView, NodesEndInsideTheirPage) {
     bool leaf;
     unsigned flags;
     std::size_t key, data;
-    bool ok;
+    bool ok;  // in 0.9
+    bool ok_in_10;
   };
   const Case cases[] = {
-      {true, 0, 12, 20, true},
-      {true, 0, 12, 21, false},
-      {true, 0, 32, 0, true},
-      {true, 0, 33, 0, false},
-      {true, 0, 65535, 0, false},
-      {true, 0, 0, 0xffffffff, false},
-      {true, kBigData, 24, 1u << 30, true},
-      {true, kBigData, 25, 1, false},
-      {true, kDupData, 12, 20, true},
-      {true, kSubData, 12, 21, false},
-      {false, 0xffff, 32, 0xffffffff, true},
-      {false, 0, 33, 0, false},
+      {true, 0, 12, 20, true, true},
+      {true, 0, 12, 21, false, false},
+      {true, 0, 11, 21, true, false},  // in 1.0, the data begin at an even offset from the key
+      {true, 0, 11, 20, true, true},
+      {true, 0, 32, 0, true, true},
+      {true, 0, 33, 0, false, false},
+      {true, 0, 65535, 0, false, false},
+      {true, 0, 0, 0xffffffff, false, false},
+      {true, kBigData, 24, 1u << 30, true, false},  // in 1.0, the node has 24 bytes
+      {true, kBigData, 25, 1, false, false},
+      {true, kBigData, 8, 1u << 30, true, true},
+      {true, kBigData, 7, 1u << 30, true, true},
+      {true, kBigData, 9, 1u << 30, true, false},
+      {true, kDupData, 12, 20, true, true},
+      {true, kSubData, 12, 21, false, false},
+      {false, 0xffff, 32, 0xffffffff, true, true},
+      {false, 0xffff, 31, 0xffffffff, true, true},
+      {false, 0, 33, 0, false, false},
   };
-  for (const Case& c : cases) {
+  for (Case c : cases) {
+    if (testing::is_10()) c.ok = c.ok_in_10;
     FileImage f(kPage);
     f.leaf({{"k", ""}});
     OnePage page(f, 2);
     page.set<std::uint16_t>(kAtFlags, static_cast<std::uint16_t>(c.leaf ? kLeaf : kBranch));
-    page.set<std::uint16_t>(kPageHeader, kAt);
+    page.set(kPageHeader, static_cast<std::uint16_t>(kAt - kSlotBase));
     page.set(kAt, static_cast<std::uint32_t>(c.data)).set(kAt + 4, static_cast<std::uint16_t>(c.flags));
     page.set(kAt + 6, static_cast<std::uint16_t>(c.key));
     PageView v;
@@ -198,7 +215,7 @@ TEST(PageView, SubPages) {
     const ExactBytes block(std::as_bytes(std::span(s)));
     change(block.data());
     PageView v;
-    return PageView::open_sub(block.data(), block.bytes().size(), v);
+    return PageView::open_sub(testing::version(), block.data(), block.bytes().size(), v);
   };
   const auto nothing = [](std::byte*) {};
   const std::string plain = FileImage::sub_page({"a", "bb"}),

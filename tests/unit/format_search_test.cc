@@ -9,6 +9,7 @@
 
 #include "lmdbio/format/search.h"
 #include "tests/support/file_image.h"
+#include "tests/support/format_version.h"
 #include "tests/support/rng.h"
 
 namespace lmdbio::format {
@@ -71,7 +72,7 @@ std::vector<std::string> sorted(std::vector<std::string> keys, const Compare& cm
 
 /// As many of `keys` as fit.
 std::vector<std::string> fitting(const std::vector<std::string>& keys, std::size_t page, std::size_t most) {
-  std::size_t room = page - format::kPageHeader;
+  std::size_t room = page - testing::kPageHeader;
   std::vector<std::string> out;
   for (const std::string& k : keys) {
     const std::size_t need = 2 + format::kNodeHeader + k.size() + (k.size() & 1);
@@ -85,7 +86,7 @@ std::vector<std::string> fitting(const std::vector<std::string>& keys, std::size
 /// A page alone in memory.
 struct OnePage {
   OnePage(const std::vector<std::string>& keys, std::size_t size, bool leaf) : bytes(make(keys, size, leaf)) {
-    EXPECT_TRUE(PageView::open(bytes.data(), size, format::Pgno{2}, view));
+    EXPECT_TRUE(PageView::open(testing::version(), bytes.data(), size, format::Pgno{2}, view));
   }
   static ExactBytes make(const std::vector<std::string>& keys, std::size_t size, bool leaf) {
     FileImage f(size);
@@ -218,7 +219,7 @@ TEST_P(Search, InEachOrder) {
         const OnePage slots(keys, page, kind != 1);
         PageView view = slots.view;
         if (kind == 2) {
-          ASSERT_TRUE(PageView::open(two.data(), page, format::Pgno{2}, view));
+          ASSERT_TRUE(PageView::open(testing::version(), two.data(), page, format::Pgno{2}, view));
         }
         for (unsigned n = 0; n < 20; ++n) {
           const std::string key = rng.percent(60) ? keys[rng.below(keys.size())]
@@ -234,7 +235,13 @@ TEST_P(Search, InEachOrder) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(PageSizes, Search, ::testing::Values(512, 1024, 2048, 4096, 8192, 16384, 32768));
+std::vector<std::size_t> page_sizes() {
+  std::vector<std::size_t> sizes;
+  for (std::size_t n = format::kMinPageSize; n <= format::max_page_size(testing::version()); n *= 2)
+    sizes.push_back(n);
+  return sizes;
+}
+INSTANTIATE_TEST_SUITE_P(PageSizes, Search, ::testing::ValuesIn(page_sizes()));
 
 TEST(SearchPage, EmptyPage) {
   const OnePage leaf({}, 512, true);

@@ -127,6 +127,7 @@ class SmallTree : public ::testing::Test {
     index = testing::built_index(open->request(record));
     tag.txnid = 6;
     tag.page_size = 512;
+    tag.version = testing::version();
     tag.file_pages = open->pages();
     tag.record = record;
     tag.identity = open->file().buffered().identity().value();
@@ -187,7 +188,8 @@ TEST_F(SmallTree, OrdinalOfALeafsEntry) {
   const std::vector<std::vector<std::uint64_t>> want = {{0, 1, 2}, {3, 4, 7, 8, 12, 14}, {15, 16, 17}};
   for (std::size_t l = 0; l < leaves.size(); ++l) {
     format::PageView page;
-    ASSERT_TRUE(format::PageView::open(open->page(leaves[l]), 512, format::Pgno{leaves[l]}, page));
+    ASSERT_TRUE(format::PageView::open(testing::version(), open->page(leaves[l]), 512,
+                                       format::Pgno{leaves[l]}, page));
     for (unsigned s = 0; s < want[l].size(); ++s)
       EXPECT_EQ(lookup.ordinal_of(leaves[l], page, s), want[l][s]) << l << " " << s;
     EXPECT_FALSE(lookup.ordinal_of(root, page, 0));
@@ -484,13 +486,14 @@ class HostileIndexFile : public SmallTree {
       EXPECT_STRNE(why, "");
       return rc;
     }
-    EXPECT_TRUE(loaded.consistent(tag.file_pages, tag.page_size));
+    EXPECT_TRUE(loaded.consistent(tag.file_pages, {tag.page_size, tag.version}));
     EXPECT_EQ(loaded.records(), index.records());
     for (std::uint64_t i = 0; i < loaded.records(); ++i) {
       const RecordLocation at = loaded.location(i);
       EXPECT_LT(at.leaf, tag.file_pages);
       EXPECT_LT(at.dup_leaf, tag.file_pages);
-      EXPECT_LE(at.overflow + format::overflow_pages(at.value_bytes, 9), tag.file_pages + 1);
+      EXPECT_LE(at.overflow + format::overflow_pages(testing::version(), at.value_bytes, 9),
+                tag.file_pages + 1);
       if (const auto got = open->record(at)) bytes_seen += got->first.size() + got->second.size();
     }
     return rc;

@@ -46,11 +46,11 @@ std::string new_directory() {
 
 /// A file's bytes and a transaction over them.
 struct Open {
-  explicit Open(std::vector<std::byte> b, std::size_t page_size, unsigned max_dbs = 20)
+  explicit Open(std::vector<std::byte> b, format::PageFormat pages, unsigned max_dbs = 20)
       : bytes(std::move(b)),
-        env(std::move(Env::over(bytes, {page_size, bytes.size(), max_dbs, false}).value())),
+        env(std::move(Env::over(bytes, {pages, bytes.size(), max_dbs, false}).value())),
         txn(*env) {
-    const MetaSource source(env->metas().pages);
+    const MetaSource source(env->metas().records);
     std::uint64_t txnid = 0;
     EXPECT_TRUE(source.renew(txnid).ok());
     EXPECT_TRUE(txn.begin(txnid, source).ok());
@@ -200,7 +200,7 @@ Counted count(PageStore& store, const format::DbRecord& db, const std::vector<st
 TEST(BulkLookup, NeighboursAreReadTogetherAndPagesKept) {
   const FileImage f = two_levels(24);
   ReadQueue queue(memory_engine(f.bytes()), f.bytes().size());
-  PageStore store(queue, 9, f.pages(), 1 << 20);
+  PageStore store(queue, 9, f.pages(), 1 << 20, nullptr, 0, testing::version());
   const format::DbRecord db = FileImage::record(0, 2, 2, 24);
   Status st;
   EXPECT_EQ(count(store, db, digits(0, 24), st), (Counted{24, 0, 0}));
@@ -218,7 +218,7 @@ TEST(BulkLookup, NeighboursAreReadTogetherAndPagesKept) {
 TEST(BulkLookup, LittleRoomKeepsWhatIsAskedForMost) {
   const FileImage f = two_levels(24);
   ReadQueue queue(memory_engine(f.bytes()), f.bytes().size());
-  PageStore store(queue, 9, f.pages(), 8 * 512);
+  PageStore store(queue, 9, f.pages(), 8 * 512, nullptr, 0, testing::version());
   const format::DbRecord db = FileImage::record(0, 2, 2, 24);
   Status st;
   for (unsigned round = 0; round < 20; ++round)
@@ -235,7 +235,7 @@ TEST(BulkLookup, EachReadThatFailsMakesKeysUnknownAndTheNextTimeFindsThem) {
     const std::vector<std::byte> cut(f.bytes().begin(),
                                      f.bytes().begin() + static_cast<std::ptrdiff_t>(pages * 512));
     ReadQueue queue(memory_engine(cut), f.bytes().size());
-    PageStore store(queue, 9, f.pages(), 1 << 20);
+    PageStore store(queue, 9, f.pages(), 1 << 20, nullptr, 0, testing::version());
     Status st;
     const Counted n = count(store, db, digits(0, 24), st);
     EXPECT_EQ(n, (Counted{0, 0, 24})) << pages;
@@ -260,7 +260,7 @@ TEST(BulkLookup, DamageMakesKeysUnknown) {
     }
     const testing::ExactBytes exact(bytes);
     ReadQueue queue(memory_engine(exact.bytes()), bytes.size());
-    PageStore store(queue, 9, good.pages(), 1 << 20);
+    PageStore store(queue, 9, good.pages(), 1 << 20, nullptr, 0, testing::version());
     Status st;
     const Counted n = count(store, db, digits(0, 24), st);
     EXPECT_EQ(n.found + n.absent + n.unknown, 24u);
@@ -273,7 +273,7 @@ TEST(BulkLookup, DamageMakesKeysUnknown) {
     FileImage f(512);
     f.branch({{"", child}, {"a", child}});
     ReadQueue queue(memory_engine(f.bytes()), f.bytes().size());
-    PageStore store(queue, 9, f.pages(), 1 << 20);
+    PageStore store(queue, 9, f.pages(), 1 << 20, nullptr, 0, testing::version());
     Status st;
     EXPECT_EQ(count(store, db, {"a", "b"}, st), (Counted{0, 0, 2}));
   }
@@ -282,7 +282,7 @@ TEST(BulkLookup, DamageMakesKeysUnknown) {
 TEST(BulkLookup, ATreeWithoutPagesHasNoKeys) {
   const FileImage f = two_levels(4);
   ReadQueue queue(memory_engine(f.bytes()), f.bytes().size());
-  PageStore store(queue, 9, f.pages(), 1 << 20);
+  PageStore store(queue, 9, f.pages(), 1 << 20, nullptr, 0, testing::version());
   Status st;
   EXPECT_EQ(count(store, FileImage::record(0, 0, format::raw(format::kNoPage), 0), digits(0, 3), st),
             (Counted{0, 3, 0}));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/support/damaged.h"
+#include "tests/support/format_version.h"
 #include "tests/support/rng.h"
 
 namespace lmdbio::tree {
@@ -50,7 +51,12 @@ struct Dups {
 const std::vector<std::string> kDupKeys = {"a", "b", "c", "d"};
 
 std::size_t node_at(FileImage& f, std::uint64_t p, unsigned i) {
-  return load<std::uint16_t>(f.page(p) + format::kPageHeader + 2 * std::size_t{i});
+  return testing::kSlotBase + load<std::uint16_t>(f.page(p) + testing::kPageHeader + 2 * std::size_t{i});
+}
+
+/// The data of a node with a key of one byte.
+std::size_t data_at(FileImage& f, std::uint64_t p, unsigned i) {
+  return node_at(f, p, i) + format::kNodeHeader + format::data_after_key(testing::version(), 1);
 }
 
 TEST(Cursor, HealthyTreesAreReadToTheEnd) {
@@ -91,21 +97,26 @@ TEST(Cursor, EachWrongFieldOfAPlainTree) {
   for (const std::uint64_t page : {2u, 3u, 4u}) {
     SCOPED_TRACE(page);
     EXPECT_EQ(plain_with(page, 0, std::uint64_t{99}), kCorrupted);
-    EXPECT_EQ(plain_with(page, format::kAtFlags, std::uint16_t{0}), kCorrupted);
-    EXPECT_EQ(plain_with(page, format::kAtFlags, std::uint16_t{format::kOverflow}), kCorrupted);
-    EXPECT_EQ(plain_with(page, format::kAtFlags, std::uint16_t{format::kLeaf | format::kLeaf2}), kCorrupted);
-    EXPECT_EQ(plain_with(page, format::kAtLower, std::uint16_t{0}), kCorrupted);
-    EXPECT_EQ(plain_with(page, format::kAtUpper, std::uint16_t{0xffff}), kCorrupted);
-    EXPECT_EQ(plain_with(page, format::kPageHeader, std::uint16_t{0}), kCorrupted);
-    EXPECT_EQ(plain_with(page, format::kPageHeader + 2, std::uint16_t{0xffff}), kCorrupted);
-    EXPECT_EQ(plain_with(page, format::kAtLower, std::uint16_t{format::kPageHeader}) & kCorrupted, kCorrupted)
+    EXPECT_EQ(plain_with(page, testing::kAtFlags, std::uint16_t{0}), kCorrupted);
+    EXPECT_EQ(plain_with(page, testing::kAtFlags, std::uint16_t{format::kOverflow}), kCorrupted);
+    EXPECT_EQ(plain_with(page, testing::kAtFlags, std::uint16_t{format::kLeaf | format::kLeaf2}), kCorrupted);
+    EXPECT_EQ(plain_with(page, testing::kAtLower, std::uint16_t{0}), kCorrupted);
+    EXPECT_EQ(plain_with(page, testing::kAtUpper, std::uint16_t{0xffff}), kCorrupted);
+    EXPECT_EQ(plain_with(page, testing::kPageHeader, std::uint16_t{0}), kCorrupted);
+    EXPECT_EQ(plain_with(page, testing::kPageHeader + 2, std::uint16_t{0xffff}), kCorrupted);
+    EXPECT_EQ(plain_with(page, testing::kAtLower,
+                         static_cast<std::uint16_t>(testing::kPageHeader - testing::kSlotBase)) &
+                  kCorrupted,
+              kCorrupted)
         << "no entries";
   }
   EXPECT_EQ(plain_with(2, first + 6, std::uint16_t{0xffff}), kCorrupted) << "key size";
   EXPECT_EQ(plain_with(2, first, std::uint32_t{0xffffffff}), kCorrupted) << "data size";
   EXPECT_EQ(plain_with(2, first + 4, std::uint16_t{format::kDupData}), kCorrupted) << "no duplicates here";
-  EXPECT_EQ(plain_with(4, big + 9, std::uint64_t{99}), kPageNotFound) << "run beyond the last page";
-  EXPECT_EQ(plain_with(4, big + 9, std::uint64_t{6}), kCorrupted) << "run that ends beyond the file";
+  EXPECT_EQ(plain_with(4, data_at(p.f, 4, 1), std::uint64_t{99}), kPageNotFound)
+      << "run beyond the last page";
+  EXPECT_EQ(plain_with(4, data_at(p.f, 4, 1), std::uint64_t{6}), kCorrupted)
+      << "run that ends beyond the file";
   EXPECT_EQ(plain_with(4, big, std::uint32_t{0x7fffffff}), kCorrupted) << "size of the run";
   EXPECT_EQ(plain_with(3, branch, std::uint32_t{99}), kPageNotFound) << "child";
   EXPECT_EQ(plain_with(3, branch + 4, std::uint16_t{0xffff}), kPageNotFound) << "child, high part";
@@ -124,15 +135,16 @@ unsigned dups_with(std::uint64_t page, std::size_t at, T value) {
 
 TEST(Cursor, EachWrongFieldBelowDuplicates) {
   Dups p;
-  const std::size_t sub = node_at(p.f, 5, 1) + format::kNodeHeader + 1,
-                    rec = node_at(p.f, 5, 2) + format::kNodeHeader + 1;
-  EXPECT_EQ(dups_with(5, sub + format::kAtFlags, std::uint16_t{format::kBranch}), kCorrupted);
-  EXPECT_EQ(dups_with(5, sub + format::kAtLower, std::uint16_t{0}), kCorrupted);
-  EXPECT_EQ(dups_with(5, sub + format::kAtLower, std::uint16_t{0xfff0}), kCorrupted)
+  const std::size_t sub = data_at(p.f, 5, 1), rec = data_at(p.f, 5, 2);
+  EXPECT_EQ(dups_with(5, sub + testing::kAtFlags, std::uint16_t{format::kBranch}), kCorrupted);
+  EXPECT_EQ(dups_with(5, sub + testing::kAtLower, std::uint16_t{0}), kCorrupted);
+  EXPECT_EQ(dups_with(5, sub + testing::kAtLower, std::uint16_t{0xfff0}), kCorrupted)
       << "items beyond the sub-page";
-  EXPECT_EQ(dups_with(5, sub + format::kAtLower, std::uint16_t{format::kPageHeader}), kCorrupted)
+  EXPECT_EQ(dups_with(5, sub + testing::kAtLower,
+                      static_cast<std::uint16_t>(testing::kPageHeader - testing::kSlotBase)),
+            kCorrupted)
       << "no items";
-  EXPECT_EQ(dups_with(5, sub + format::kAtPad, std::uint16_t{0xffff}), kCorrupted) << "item size";
+  EXPECT_EQ(dups_with(5, sub + testing::kAtPad, std::uint16_t{0xffff}), kCorrupted) << "item size";
   EXPECT_EQ(dups_with(5, node_at(p.f, 5, 1), std::uint32_t{15}), kCorrupted) << "sub-page without a header";
   EXPECT_EQ(dups_with(5, node_at(p.f, 5, 2), std::uint32_t{47}), kCorrupted) << "record cut short";
   EXPECT_EQ(dups_with(5, node_at(p.f, 5, 1) + 4, std::uint16_t{format::kDupData | format::kBigData}),
@@ -144,12 +156,12 @@ TEST(Cursor, EachWrongFieldBelowDuplicates) {
   for (const std::uint64_t page : {2u, 3u, 4u}) {
     SCOPED_TRACE(page);
     EXPECT_EQ(dups_with(page, 0, std::uint64_t{99}), kCorrupted);
-    EXPECT_EQ(dups_with(page, format::kAtFlags, std::uint16_t{0}), kCorrupted);
+    EXPECT_EQ(dups_with(page, testing::kAtFlags, std::uint16_t{0}), kCorrupted);
     EXPECT_EQ(
-        dups_with(page, format::kAtFlags, std::uint16_t{format::kBranch | format::kLeaf | format::kLeaf2}),
+        dups_with(page, testing::kAtFlags, std::uint16_t{format::kBranch | format::kLeaf | format::kLeaf2}),
         kCorrupted);
-    EXPECT_EQ(dups_with(page, format::kAtLower, std::uint16_t{0}), kCorrupted);
-    EXPECT_EQ(dups_with(page, format::kAtLower, std::uint16_t{0xfff0}), kCorrupted);
+    EXPECT_EQ(dups_with(page, testing::kAtLower, std::uint16_t{0}), kCorrupted);
+    EXPECT_EQ(dups_with(page, testing::kAtLower, std::uint16_t{0xfff0}), kCorrupted);
   }
   EXPECT_EQ(dups_with(4, node_at(p.f, 4, 1), std::uint32_t{4}), kCorrupted) << "cycle";
 }
@@ -163,7 +175,7 @@ TEST(Cursor, NoSingleByteLeadsAstray) {
     const auto& keys = f == &plain.f ? kKeys : kDupKeys;
     for (std::uint64_t p = 2; p < f->pages(); ++p) {
       if (f == &plain.f && p == 6) continue;  // inside of a run: a value's bytes
-      const auto upper = load<std::uint16_t>(f->page(p) + format::kAtUpper);
+      const auto upper = load<std::uint16_t>(f->page(p) + testing::kAtUpper) + testing::kSlotBase;
       for (std::size_t at = 0; at < kPage; ++at) {
         if (at >= 40 && (at < upper || upper == kPage)) continue;  // free space
         std::byte& b = f->page(p)[at];
@@ -232,7 +244,8 @@ TEST(Cursor, DepthOfALookupIsBounded) {
 // Pages that the file has and the snapshot has not.
 TEST(Cursor, NoPageBehindTheSnapshotsLast) {
   Plain p;
-  for (const unsigned meta : {0u, 1u}) put(p.f.page(meta) + detail::kAtLastPg, std::uint64_t{3});
+  for (const unsigned meta : {0u, 1u})
+    put(p.f.page(meta) + testing::kPageHeader + detail::kAtLastPg, std::uint64_t{3});
   EXPECT_EQ(Damaged(p.f).read_all(kKeys), kPageNotFound);
 }
 
@@ -240,9 +253,10 @@ TEST(Cursor, AFileCutShort) {
   Plain p;
   for (std::size_t pages = 2; pages < p.f.pages(); ++pages) {
     const testing::ExactBytes bytes(p.f.bytes().first(pages * kPage));
-    auto env = std::move(Env::over(bytes.bytes(), {kPage, bytes.bytes().size(), 4, false}).value());
+    auto env = std::move(
+        Env::over(bytes.bytes(), {testing::pages_of(kPage), bytes.bytes().size(), 4, false}).value());
     Txn txn(*env);
-    ASSERT_TRUE(txn.begin(7, MetaSource(env->metas().pages)).ok());
+    ASSERT_TRUE(txn.begin(7, MetaSource(env->metas().records)).ok());
     MDB_val v{};
     const std::string key = "n";
     EXPECT_EQ(txn.get(kMainDbi, as_val(key), v).raw(), MDB_CORRUPTED) << pages;

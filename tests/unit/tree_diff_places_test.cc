@@ -23,7 +23,7 @@ using testing::text;
 void add_leaves(const IndexedFile& file, format::Pgno page, std::set<std::uint64_t>& out) {
   if (page == format::kNoPage) return;
   format::PageView view;
-  ASSERT_TRUE(format::PageView::open(file.page(format::raw(page)), 4096, page, view));
+  ASSERT_TRUE(format::PageView::open(format::Version::v09, file.page(format::raw(page)), 4096, page, view));
   if (view.is_leaf()) {
     out.insert(format::raw(page));
     return;
@@ -77,7 +77,8 @@ TEST(DiffPlaces, AreValidUntilTheirPageIsDropped) {
         ASSERT_TRUE(now.contains(place.first));
         format::PageView leaf;
         format::Node n;
-        ASSERT_TRUE(format::PageView::open(file.page(place.first), 4096, format::Pgno{place.first}, leaf));
+        ASSERT_TRUE(format::PageView::open(format::Version::v09, file.page(place.first), 4096,
+                                           format::Pgno{place.first}, leaf));
         ASSERT_LT(place.second, leaf.count());
         ASSERT_TRUE(leaf.node(place.second, n));
         ASSERT_EQ(text({n.key(), n.key_size()}), key);

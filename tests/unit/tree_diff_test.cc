@@ -382,8 +382,8 @@ TEST(Diff, OneTreeForAllKeys) {
   std::size_t big_at = 0;
   for (std::uint64_t p = 2; p < file.pages(); ++p) {
     format::PageView page = format::PageView::none();
-    if (!format::PageView::open(file.page(p), 4096, format::Pgno{p}, page) || !page.is_leaf() ||
-        page.is_leaf2())
+    if (!format::PageView::open(format::Version::v09, file.page(p), 4096, format::Pgno{p}, page) ||
+        !page.is_leaf() || page.is_leaf2())
       continue;
     for (unsigned i = 0; i < page.count(); ++i) {
       format::Node n;
@@ -400,7 +400,7 @@ TEST(Diff, OneTreeForAllKeys) {
   ASSERT_GT(records.size(), 60u);
   ASSERT_GT(big.leaf_pages, 100u);
   for (const std::size_t at : records) std::memcpy(&bytes[at], &bytes[big_at], sizeof big);
-  const window::WindowView view(bytes.data(), 12, file.pages());
+  const window::WindowView view(bytes.data(), 12, file.pages(), testing::version());
   for (const bool twice : {true, false}) {
     DiffCounters counters;
     Snapshot none = db.older;
@@ -423,7 +423,7 @@ TEST(Diff, OneValueForAllKeys) {
   db.hold();
   const IndexedFile file = db.file();
   const std::size_t size = file.pages() * file.page_size();
-  const window::WindowView good(file.page(0), 12, file.pages());
+  const window::WindowView good(file.page(0), 12, file.pages(), testing::version());
   DiffCounters counters;
   ASSERT_TRUE(
       diff_snapshots({good, db.older, nullptr}, {good, db.older, nullptr}, {}, db.lines, counters, db.problem)
@@ -438,7 +438,9 @@ TEST(Diff, OneValueForAllKeys) {
   std::optional<Found> longest;
   for (std::uint64_t p = 2; p < file.pages(); ++p) {
     format::PageView page = format::PageView::none();
-    if (!format::PageView::open(file.page(p), 4096, format::Pgno{p}, page) || !page.is_leaf()) continue;
+    if (!format::PageView::open(format::Version::v09, file.page(p), 4096, format::Pgno{p}, page) ||
+        !page.is_leaf())
+      continue;
     for (unsigned i = 0; i < page.count(); ++i) {
       format::Node n;
       unsigned flags;
@@ -454,7 +456,7 @@ TEST(Diff, OneValueForAllKeys) {
     std::memcpy(&bytes[v.at - 8], &bytes[longest->at - 8], 4);
     std::memcpy(&bytes[v.at + v.key], &bytes[longest->at + longest->key], 8);
   }
-  const window::WindowView view(bytes.data(), 12, file.pages());
+  const window::WindowView view(bytes.data(), 12, file.pages(), testing::version());
   counters = {};
   EXPECT_EQ(
       diff_snapshots({view, db.older, nullptr}, {view, db.older, nullptr}, {}, db.lines, counters, db.problem)

@@ -21,7 +21,7 @@ using test::Rng;
 constexpr std::size_t kDbWords = sizeof(Snapshot{}.dbs) / 8;
 static_assert(kDbWords == 12);
 // A commit's stores in stock's order: map size, records, last page, transaction id; then the lock file's id.
-constexpr std::size_t kAtMapsize = format::kPageHeader + offsetof(format::MetaRecord, mapsize);
+constexpr std::size_t kAtMapsize = offsetof(format::MetaRecord, mapsize);
 constexpr unsigned kStores = 1 + kDbWords + 1 + 1, kSteps = kStores + 1;
 
 /// What commit `n` stores at word `i` of the records: tells both.

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "lmdbio/tree/txn_prefetch.h"
+#include "tests/support/format_version.h"
 #include "tests/support/scripted_engine.h"
 #include "tests/support/walk_env.h"
 
@@ -54,7 +55,7 @@ class TxnPrefetchTest : public ::testing::Test {
     return prefetch_->answer(tree, {key.size(), const_cast<char*>(key.data())}, env_.view(), data_, status_);
   }
   bool is_value() const {
-    return status_.ok() && data_.mv_size == kPagesEach * WalkEnv::kPage - format::kPageHeader &&
+    return status_.ok() && data_.mv_size == kPagesEach * WalkEnv::kPage - testing::kPageHeader &&
            *static_cast<const char*>(data_.mv_data) == 'v';
   }
   bool in_window() const {

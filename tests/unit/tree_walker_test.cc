@@ -198,6 +198,16 @@ TEST(Walker, ATreeWithoutPagesHasNothing) {
   EXPECT_EQ(w.go(MDB_GET_CURRENT), std::to_string(EINVAL));
 }
 
+template <int kStep>
+bool step(Walker& w, MDB_val* key, MDB_val* data, std::size_t& bytes) {
+  using format::Version;
+  EXPECT_FALSE(testing::is_10() ? (w.step_in_leaf<kStep, Version::v09>(key, data, bytes))
+                                : (w.step_in_leaf<kStep, Version::v10>(key, data, bytes)))
+      << "of the other format";
+  return testing::is_10() ? w.step_in_leaf<kStep, Version::v10>(key, data, bytes)
+                          : w.step_in_leaf<kStep, Version::v09>(key, data, bytes);
+}
+
 TEST(Walker, StepsInALeafAsTheMovesDo) {
   FileImage f(kPage);
   const std::string large(700, 'x');
@@ -210,20 +220,20 @@ TEST(Walker, StepsInALeafAsTheMovesDo) {
   OnMain w(*d.txn);
   MDB_val k{}, v{};
   std::size_t bytes = 0;
-  EXPECT_FALSE(w.main.step_in_leaf<1>(&k, &v, bytes)) << "nowhere yet";
+  EXPECT_FALSE(step<1>(w.main, &k, &v, bytes)) << "nowhere yet";
   ASSERT_EQ(w.go(MDB_FIRST), "a1");
-  EXPECT_FALSE(w.main.step_in_leaf<-1>(&k, &v, bytes)) << "before the leaf";
-  EXPECT_TRUE(w.main.step_in_leaf<0>(&k, &v, bytes));
+  EXPECT_FALSE(step<-1>(w.main, &k, &v, bytes)) << "before the leaf";
+  EXPECT_TRUE(step<0>(w.main, &k, &v, bytes));
   EXPECT_EQ(text(k) + text(v), "a1");
-  EXPECT_TRUE(w.main.step_in_leaf<1>(&k, &v, bytes));
+  EXPECT_TRUE(step<1>(w.main, &k, &v, bytes));
   EXPECT_EQ(text(k) + text(v), "b" + large);
   EXPECT_EQ(bytes, 700u);
-  EXPECT_TRUE(w.main.step_in_leaf<1>(&k, nullptr, bytes));
+  EXPECT_TRUE(step<1>(w.main, &k, nullptr, bytes));
   EXPECT_EQ(text(k), "c");
   EXPECT_EQ(bytes, 1u);
-  EXPECT_FALSE(w.main.step_in_leaf<1>(&k, &v, bytes)) << "the next leaf is not its business";
+  EXPECT_FALSE(step<1>(w.main, &k, &v, bytes)) << "the next leaf is not its business";
   EXPECT_EQ(w.go(MDB_GET_CURRENT), "c3") << "nothing was done";
-  EXPECT_TRUE(w.main.step_in_leaf<-1>(nullptr, &v, bytes));
+  EXPECT_TRUE(step<-1>(w.main, nullptr, &v, bytes));
   EXPECT_EQ(text(v), large);
 }
 

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/format_version.h"
 #include "tests/support/temp_file.h"
 #include "tests/support/test_bytes.h"
 
@@ -46,14 +47,14 @@ TEST(WindowView, AtGivesPagesInside) {
 TEST(WindowView, FindGivesRunsInside) {
   for (std::size_t page = 512; page <= 32768; page *= 2) {
     const std::vector<std::byte> bytes(6 * page);
-    const WindowView v = Window::over(bytes, page).view(5);
+    const WindowView v = Window::over(bytes, testing::pages_of(page)).view(5);
     for (std::uint64_t p = 0; p < 7; ++p) {
       for (std::uint64_t pages = 1; pages < 7; ++pages) {
-        const std::uint64_t most = pages * page - format::kPageHeader;
+        const std::uint64_t most = pages * page - testing::kPageHeader;
         const std::byte* run = nullptr;
         EXPECT_EQ(v.find(Pgno{p}, most, run), p + pages <= 5) << page << ' ' << p << ' ' << pages;
         if (p + pages <= 5) {
-          EXPECT_EQ(run, bytes.data() + p * page + format::kPageHeader);
+          EXPECT_EQ(run, bytes.data() + p * page + testing::kPageHeader);
         }
         EXPECT_EQ(v.find(Pgno{p}, most + 1, run), p + pages + 1 <= 5) << page << ' ' << p << ' ' << pages;
       }
@@ -316,7 +317,8 @@ TEST(WindowImage, MappedAndUnmapped) {
     ASSERT_TRUE(w.map_image(mapped(image, kBytes)));
     EXPECT_EQ(w.base(), base);
     EXPECT_TRUE(holds_image(w, kBytes, kOfImage));
-    EXPECT_EQ(std::memcmp(w.metas(), testing::pattern(8192).data(), 8192), 0) << "meta pages of the file";
+    EXPECT_EQ(std::memcmp(w.metas(), testing::pattern(8192).data() + 16, 8192 - 16), 0)
+        << "meta pages of the file";
     EXPECT_FALSE(w.map_image(mapped(image, kBytes))) << "there is one";
     w.use_readahead(true);
     EXPECT_TRUE(holds_image(w, kBytes, kOfImage));

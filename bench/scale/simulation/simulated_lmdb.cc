@@ -1,6 +1,7 @@
 #include "bench/scale/simulation/simulated_lmdb.h"
 
 #include "lmdbio/format/layout.h"
+#include "lmdbio/format/layout_09.h"
 
 namespace lmdbio::bench {
 

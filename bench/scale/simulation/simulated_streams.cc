@@ -12,6 +12,7 @@
 #include "bench/common.h"
 #include "bench/scale/simulation/simulated_index.h"
 #include "bench/scale/simulation/simulated_lmdb.h"
+#include "lmdbio/format/layout_09.h"
 #include "lmdbio/io/extents.h"
 #include "lmdbio/io/read_queue.h"
 #include "lmdbio/ranks/pauses.h"

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lmdbio/format/layout.h"
+#include "lmdbio/format/layout_09.h"
 
 namespace lmdbio::bench {
 
@@ -55,7 +56,9 @@ SyntheticTree::Lie SyntheticTree::lie(std::uint64_t ordinal) const {
   Lie l;
   l.node_bytes =
       even(kNodeHeader + key + (in_leaf ? static_cast<std::size_t>(bytes) : kPageNumber)) + kPointer;
-  l.value_pages = in_leaf ? 0 : overflow_pages(bytes, static_cast<unsigned>(std::countr_zero(page_bytes())));
+  l.value_pages =
+      in_leaf ? 0
+              : overflow_pages(Version::v09, bytes, static_cast<unsigned>(std::countr_zero(page_bytes())));
   return l;
 }
 

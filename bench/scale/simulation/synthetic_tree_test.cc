@@ -15,6 +15,7 @@
 
 #include "lmdbio/base/mix.h"
 #include "lmdbio/format/layout.h"
+#include "lmdbio/format/layout_09.h"
 #include "lmdbio/format/page_view.h"
 
 namespace lmdbio::bench {
@@ -169,7 +170,8 @@ bool has_child(const SyntheticTree& tree, SyntheticTree::Page parent, SyntheticT
   std::vector<std::byte> bytes(kPage);
   tree.make(parent, bytes);
   format::PageView page;
-  if (!format::PageView::open(bytes.data(), kPage, format::Pgno{parent}, page) || !page.is_branch())
+  if (!format::PageView::open(format::Version::v09, bytes.data(), kPage, format::Pgno{parent}, page) ||
+      !page.is_branch())
     return false;
   for (unsigned n = 0; n < page.count(); ++n)
     if (format::Node node; page.node(n, node) && static_cast<std::uint64_t>(node.child()) == child)

@@ -1,4 +1,4 @@
-#include "compat/unmapped.h"
+#include "compat/open_alone.h"
 
 #include <sys/mman.h>
 
@@ -37,48 +37,65 @@ Result<format::MetaRecord> newest_meta(const File& file) {
   return first.value().txnid < second.value().txnid ? second : first;
 }
 
+/// Returns the size of the largest key that LMDB 1.0 stores in such pages.
+int largest_key_of_10(std::size_t page_size) noexcept {
+  // Two nodes have to fit into a page, each with a slot, also if their data is the record of a tree.
+  const std::size_t room = page_size - format::page_header(format::Version::v10);
+  const std::size_t node = (room / 2 & ~std::size_t{1}) - sizeof(std::uint16_t);
+  return static_cast<int>(node - format::kNodeHeader - sizeof(format::DbRecord));
+}
+
 }  // namespace
 
-bool open_unmapped(EnvHandle& env, const char* path, unsigned flags) {
+bool open_alone(EnvHandle& env, const char* path, unsigned flags, int rc) {
   int why = 0;
-  if (config().strict || !env.proof || can_be_mapped(env.proof.get(), why)) return false;
+  if (config().strict || !env.proof) return false;
+  const bool mapped = can_be_mapped(env.proof.get(), why);
+  if (mapped && rc != MDB_VERSION_MISMATCH && rc != MDB_INVALID) return false;
   const Result<File> file = File::from_fd(env.proof.get(), File::Take::borrow);
   if (!file) return false;
   const Result<format::MetaRecord> meta = newest_meta(file.value());
   if (!meta) return false;
   const format::MetaRecord& m = meta.value();
-  const std::size_t page_size = format::page_size(m);
+  const format::PageFormat pages{format::page_size(m), format::version(m)};
+  if (mapped && pages.version == format::Version::v09) return false;  // refused for another reason
   constexpr unsigned kShown = MDB_NOSYNC | MDB_NOMETASYNC | MDB_MAPASYNC | MDB_NOMEMINIT | MDB_NOSUBDIR |
                               MDB_RDONLY | MDB_NOTLS | MDB_NOLOCK | MDB_NORDAHEAD;
   const unsigned shown = env.setup.open_flags & kShown;
-  if (route({shown, flags, page_size, true}) != nullptr) return false;
+  if (route({shown, flags, pages.size, true}) != nullptr) return false;
 
-  const std::uint64_t used = (m.last_pg + 1) * page_size;
+  const std::uint64_t used = (m.last_pg + 1) * pages.size;
   const std::uint64_t map_bytes = std::max<std::uint64_t>(
       env.setup.map_bytes != 0 ? env.setup.map_bytes : static_cast<std::size_t>(m.mapsize), used);
-  Result<std::unique_ptr<tree::Env>> engine = tree::Env::open_unmapped(
-      env.proof.get(), {page_size, map_bytes, env.max_dbs, (shown & MDB_NORDAHEAD) != 0,
+  Result<std::unique_ptr<tree::Env>> engine = (mapped ? tree::Env::open : tree::Env::open_unmapped)(
+      env.proof.get(), {pages, map_bytes, env.max_dbs, (shown & MDB_NORDAHEAD) != 0,
                         tree::Behaviour::of_release(env.stock->patch), m.last_pg, path});
   if (!engine) return false;
 
   MDB_env* const real = env.real.exchange(nullptr);
-  env.max_key = env.stock->env_get_maxkeysize(real);
+  env.max_key = pages.version == format::Version::v10 ? largest_key_of_10(pages.size)
+                                                      : env.stock->env_get_maxkeysize(real);
   (void)env.stock->env_get_maxreaders(real, &env.max_readers);
   env.stock->env_close(real);
-  env.reopen_error = why;
+  env.reopen_error = mapped ? rc : why;
   env.reopening.store(Reopening::done);
   env.engine = std::move(engine).value();
   env.fd = env.proof.get();
   env.setup.map_bytes = map_bytes;
   env.flags = shown;
-  env.lockless = env.opened = env.unmapped = true;
+  env.lockless = env.opened = env.alone = true;
   env.stats.opened(path, nullptr, env.fd);
   env.serve();
-  log_line(LogLevel::warn,
-           "%s: the file system cannot map this file: reading it into memory, without locks; writers may "
-           "change pages while "
-           "they are being read",
-           path);
+  if (mapped)
+    log_line(LogLevel::warn,
+             "%s: a file of LMDB 1.0, read without LMDB and without locks; writers may change pages while "
+             "they are being read",
+             path);
+  else
+    log_line(LogLevel::warn,
+             "%s: the file system cannot map this file: reading it into memory, without locks; writers may "
+             "change pages while they are being read",
+             path);
   return true;
 }
 
