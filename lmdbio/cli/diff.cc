@@ -30,7 +30,7 @@ constexpr std::size_t kMostShown = 40;
 struct Options {
   std::string path, other;
   std::optional<std::string> database;
-  bool json = false, quiet = false;
+  bool json = false, quiet = false, copy = false;
   std::size_t limit = 1000;
 };
 
@@ -197,6 +197,20 @@ tree::Snapshot previous(Database& database, const tree::Snapshot& newest) {
       static_cast<unsigned long long>(newest.txnid)));
 }
 
+/// Throws if `copy` is surely no earlier copy of `of`, made page by page.
+void refuse_unless_copy(const Database& copy, const tree::Snapshot& older, const Database& of,
+                        const tree::Snapshot& newer) {
+  const auto refuse = [&](const std::string& why) {
+    throw Failure(copy.path() + " is no earlier copy of " + of.path() + ": " + why);
+  };
+  if (copy.version() != format::Version::v10 || of.version() != format::Version::v10)
+    throw Failure("--copy is for files of LMDB 1.0, whose pages have the transactions that wrote them");
+  if (copy.page_size() != of.page_size()) refuse("its pages have another size");
+  if (older.txnid > newer.txnid) refuse("its newest transaction is later");
+  constexpr std::uint64_t kOfCompacted = 1;
+  if (older.txnid == kOfCompacted) refuse("it has transaction 1 only, as a compacted copy");
+}
+
 int diff(const Options& options) {
   Database first(options.path);
   first.read_exactly();
@@ -211,6 +225,7 @@ int diff(const Options& options) {
     Database& newer_file = second ? *second : first;
     r.newer = newer_file.snapshot();
     r.older = second ? first.snapshot() : previous(first, r.newer);
+    if (options.copy) refuse_unless_copy(first, r.older, *second, r.newer);
     // One view of each file: if it has grown, a second one would end the first.
     const window::WindowView of_first = first.view(), of_newer = second ? second->view() : of_first;
     const Side newer = side_of(newer_file, of_newer, r.newer), older = side_of(first, of_first, r.older);
@@ -218,6 +233,7 @@ int diff(const Options& options) {
     r.counters = {};
     tree::DiffOptions what;
     what.older_is_held = !second;
+    what.older_is_copy = options.copy;
     what.cancelled = &interrupted();
     const std::string_view only = options.database ? std::string_view(*options.database) : std::string_view();
     if (options.database) what.only = &only;
@@ -252,9 +268,14 @@ void add_diff(CLI::App& app, int& status) {
       "show the records that differ between two databases, or that the last commit has changed; exit status "
       "0: none, 1: some, 2: error");
   sub->add_option("PATH", options->path, "directory that contains data.mdb, or the data file")->required();
-  sub->add_option("OTHER", options->other,
-                  "the database to compare it with; without OTHER: the state before the last commit of PATH "
-                  "is compared with the state after it");
+  CLI::Option* const other = sub->add_option(
+      "OTHER", options->other,
+      "the database to compare it with; without OTHER: the state before the last commit of PATH "
+      "is compared with the state after it");
+  sub->add_flag("--copy", options->copy,
+                "PATH is an earlier copy of OTHER: skip pages that have not changed since; for files of LMDB "
+                "1.0")
+      ->needs(other);
   sub->add_option("--db", options->database, "compare only this named database; an empty name: the main one")
       ->type_name("NAME");
   CLI::Option* const json = sub->add_flag("--json", options->json, "print one JSON object");

@@ -50,7 +50,7 @@ _lmdbio() {
       case $command in
         info) words="--json --fast --pack --cache-rate --file-rate --help" ;;
         check) words="--json --meta --any-order --limit --quiet --help" ;;
-        diff) words="--db --json --limit --quiet --help" ;;
+        diff) words="--copy --db --json --limit --quiet --help" ;;
         index) words="--db --all --dry-run --json --help" ;;
         ls) words="--db --range -l --null --json --help" ;;
         cat) words="--db --value --help" ;;
