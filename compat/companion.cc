@@ -218,20 +218,24 @@ int guarded_reopen(EnvHandle& env) noexcept {
 
 }  // namespace
 
+void note_open(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t mode) {
+  unsigned before = 0;
+  (void)env.stock->env_get_flags(env.passed(), &before);
+  env.setup.open_flags = flags | before;
+  env.setup.mode = mode;
+  env.setup.path = absolute(path);
+}
+
 int open_companion(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t mode) {
   const Stock& stock = *env.stock;
   MDB_env* real = env.real.load(std::memory_order_relaxed);
   const bool read_only = (flags & MDB_RDONLY) != 0 && env.engine == nullptr && !env.opened;
-  if (!read_only) {
+  if (!read_only || !stock.opens_served_files()) {
     const int rc = open_as_stock(stock, real, path, flags, mode);
     if (rc == 0) env.opened = true;
     return rc;
   }
-  unsigned before = 0;
-  (void)stock.env_get_flags(real, &before);
-  env.setup.open_flags = flags | before;
-  env.setup.mode = mode;
-  env.setup.path = absolute(path);
+  note_open(env, path, flags, mode);
   const bool no_locks = (env.setup.open_flags & MDB_NOLOCK) != 0;
   const bool no_room = !config().strict && !no_locks && !lock_file_has_room(path, flags);
   int rc = ENOSPC;

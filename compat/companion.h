@@ -8,6 +8,14 @@
 
 namespace lmdbio::compat {
 
+/// Returns how the engine behaves for programs of the real library.
+inline tree::Behaviour behaviour_of(const Stock& stock) noexcept {
+  return stock.series == Series::v10 ? tree::Behaviour::of_1_0() : tree::Behaviour::of_release(stock.patch);
+}
+
+/// Records the arguments of an open in env.setup, before the open.
+void note_open(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t mode);
+
 /// Opens env.real.  If a read-only open fails because of stock's lock file or locks, opens a new real
 /// environment without locks in its place (env.lockless) and logs one line, unless LMDBIO_STRICT is set.
 /// Returns stock's code.

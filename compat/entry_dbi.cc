@@ -23,7 +23,9 @@ extern "C" {
 // reads.
 LMDBIO_ABI int mdb_dbi_open(MDB_txn* txn, const char* name, unsigned int flags, MDB_dbi* dbi) {
   LMDBIO_TXN_CALL(dbi_open, ENOSYS, name, flags, dbi)
-  return r->env != nullptr ? r->txn.open_dbi(name, flags, *dbi).raw() : EINVAL;
+  if (r->env == nullptr) return EINVAL;
+  const int rc = r->txn.open_dbi(name, flags, *dbi).raw();
+  return rc == EACCES ? r->read_only_error() : rc;
 }
 
 LMDBIO_ABI void mdb_dbi_close(MDB_env* env, MDB_dbi dbi) {
@@ -51,7 +53,7 @@ LMDBIO_ABI int mdb_dbi_flags(MDB_txn* txn, MDB_dbi dbi, unsigned int* flags) {
 
 LMDBIO_ABI int mdb_drop(MDB_txn* txn, MDB_dbi dbi, int del) {
   LMDBIO_TXN_CALL(drop, EINVAL, dbi, del)
-  return static_cast<unsigned>(del) > 1 || !r->txn.has_dbi(dbi) ? EINVAL : EACCES;
+  return static_cast<unsigned>(del) > 1 || !r->txn.has_dbi(dbi) ? EINVAL : r->read_only_error();
 }
 
 LMDBIO_ABI int mdb_set_compare(MDB_txn* txn, MDB_dbi dbi, MDB_cmp_func* cmp) {

@@ -27,21 +27,11 @@ namespace {
 
 EnvHandle* as_env(const MDB_env* e) noexcept { return as<EnvHandle>(e); }
 
-/// Finds the real library's transaction for a copy of `t`'s snapshot.  Returns false if there is none.
-bool real_txn(MDB_txn* t, MDB_txn*& real) noexcept {
-  real = t;
-  if (const ReadTxn* const r = as<ReadTxn>(t); r != nullptr) {
-    real = r->by_metas ? nullptr : r->companion;
-    return real != nullptr;
-  }
-  if (const ForwardTxn* const f = as<ForwardTxn>(t); f != nullptr) real = f->real;
-  return true;
-}
-
 /// Starts the engine over the companion that has just been opened.  Returns nullptr, or why there is no
 /// engine.
 const char* start_engine(EnvHandle& env, unsigned open_flags) {
   const Stock& stock = *env.stock;
+  if (!stock.opens_served_files()) return "opened by LMDB 1.0";
   MDB_env* const real = env.passed();
   unsigned flags = 0;
   MDB_envinfo info{};
@@ -53,10 +43,10 @@ const char* start_engine(EnvHandle& env, unsigned open_flags) {
   struct stat file;
   const bool regular = ::fstat(fd, &file) == 0 && S_ISREG(file.st_mode);
   if (const char* const why = route({flags, open_flags, stat.ms_psize, regular}); why != nullptr) return why;
-  Result<std::unique_ptr<tree::Env>> engine = tree::Env::open(
-      fd, {stat.ms_psize, info.me_mapsize, env.max_dbs, (flags & MDB_NORDAHEAD) != 0,
-           tree::Behaviour::of_release(stock.patch), info.me_last_pgno, env.stats.path.c_str(),
-           identity_of(file), data_file(env.setup.path.c_str(), open_flags)});
+  Result<std::unique_ptr<tree::Env>> engine =
+      tree::Env::open(fd, {stat.ms_psize, info.me_mapsize, env.max_dbs, (flags & MDB_NORDAHEAD) != 0,
+                           behaviour_of(stock), info.me_last_pgno, env.stats.path.c_str(), identity_of(file),
+                           data_file(env.setup.path.c_str(), open_flags)});
   if (!engine) {
     log_line(LogLevel::info,
              "%s: not enough address space for a second mapping of %zu bytes; stock LMDB serves it",
@@ -78,15 +68,12 @@ const char* start_engine(EnvHandle& env, unsigned open_flags) {
   return nullptr;
 }
 
-}  // namespace
-
-extern "C" {
-
-LMDBIO_ABI int mdb_env_create(MDB_env** env) {
-  const auto [real, own_handles] = caller_at(__builtin_return_address(0));
+int create(const Caller& caller, MDB_env** env) {
+  const Stock* const real = caller.stock;
   if (real == nullptr) return ENOSYS;
-  if (own_handles || config().disable || !real->supported || env == nullptr) return real->env_create(env);
-  return guarded([&, real = real] {
+  if (caller.own_handles || config().disable || real->series == Series::other || env == nullptr)
+    return real->env_create(env);
+  return guarded([&] {
     auto handle = std::make_unique<EnvHandle>();
     handle->stock = real;
     MDB_env* made = nullptr;
@@ -99,13 +86,32 @@ LMDBIO_ABI int mdb_env_create(MDB_env** env) {
   });
 }
 
+}  // namespace
+
+extern "C" {
+
+LMDBIO_ABI int mdb_env_create(MDB_env** env) { return create(caller_at(__builtin_return_address(0)), env); }
+LMDBIO_ABI int mdb10_env_create(MDB_env** env) {
+  return create(caller_at(__builtin_return_address(0), Names::v10), env);
+}
+
 LMDBIO_ABI int mdb_env_open(MDB_env* env, const char* path, unsigned int flags, mdb_mode_t mode) {
   EnvHandle* const e = as_env(env);
   if (e == nullptr) return LMDBIO_FORWARD(env_open, ENOSYS, env, path, flags, mode);
   if (e->passed() == nullptr || e->refused || (e->opened && e->engine != nullptr)) return EINVAL;
   const Uncancelled wait;
-  const bool read_only = path != nullptr && (flags & MDB_RDONLY) != 0 && !e->opened;  // writers: as stock
+  bool read_only = path != nullptr && (flags & MDB_RDONLY) != 0 && !e->opened;  // writers: as stock
   char file[PATH_MAX];
+  if (read_only && !e->stock->opens_served_files()) {
+    bool alone = false;
+    const AsyncSignalsBlocked fork_safe;
+    (void)guarded([&] {
+      alone = open_other_format(*e, path, flags, mode);
+      return Status();
+    });
+    if (alone) return 0;
+    read_only = false;
+  }
   if (read_only) {
     const int saved = errno;
     e->proof.reset();  // kept by an open that failed
@@ -321,55 +327,6 @@ LMDBIO_ABI int mdb_reader_check(MDB_env* env, int* dead) {
   if (MDB_env* const real = companion(*e, rc); real != nullptr) return e->stock->reader_check(real, dead);
   if (dead != nullptr) *dead = 0;
   return 0;
-}
-
-// A compacting copy follows the tree's pages without checks, so all of them are checked before.
-
-namespace {
-
-/// Returns the real environment for a copy that may start, or nullptr with the error in `rc`.
-MDB_env* before_copy(EnvHandle& e, unsigned flags, MDB_txn* of, int& rc) {
-  MDB_env* const real = companion(e, rc);
-  if (real == nullptr || e.engine == nullptr || (flags & MDB_CP_COMPACT) == 0) return real;
-  rc = guarded([&] { return prove_copyable(e, real, as<ReadTxn>(of)); });
-  return rc == 0 ? real : nullptr;
-}
-
-}  // namespace
-
-#define LMDBIO_COPY(name, flags, of, ...)                                    \
-  EnvHandle* const e = as_env(env);                                          \
-  if (e == nullptr) return LMDBIO_FORWARD(name, ENOSYS, env, ##__VA_ARGS__); \
-  if (e->stock->name == nullptr) return ENOSYS;                              \
-  int rc = 0;                                                                \
-  MDB_env* const real = before_copy(*e, flags, of, rc);                      \
-  if (real == nullptr) return rc
-
-LMDBIO_ABI int mdb_env_copy(MDB_env* env, const char* path) {
-  LMDBIO_COPY(env_copy, 0, nullptr, path);
-  return e->stock->env_copy(real, path);
-}
-LMDBIO_ABI int mdb_env_copyfd(MDB_env* env, mdb_filehandle_t fd) {
-  LMDBIO_COPY(env_copyfd, 0, nullptr, fd);
-  return e->stock->env_copyfd(real, fd);
-}
-LMDBIO_ABI int mdb_env_copy2(MDB_env* env, const char* path, unsigned int flags) {
-  LMDBIO_COPY(env_copy2, flags, nullptr, path, flags);
-  return e->stock->env_copy2(real, path, flags);
-}
-LMDBIO_ABI int mdb_env_copyfd2(MDB_env* env, mdb_filehandle_t fd, unsigned int flags) {
-  LMDBIO_COPY(env_copyfd2, flags, nullptr, fd, flags);
-  return e->stock->env_copyfd2(real, fd, flags);
-}
-LMDBIO_ABI int mdb_env_copy3(MDB_env* env, const char* path, unsigned int flags, MDB_txn* txn) {
-  LMDBIO_COPY(env_copy3, flags, txn, path, flags, txn);
-  MDB_txn* of = nullptr;
-  return real_txn(txn, of) ? e->stock->env_copy3(real, path, flags, of) : MDB_BAD_TXN;
-}
-LMDBIO_ABI int mdb_env_copyfd3(MDB_env* env, mdb_filehandle_t fd, unsigned int flags, MDB_txn* txn) {
-  LMDBIO_COPY(env_copyfd3, flags, txn, fd, flags, txn);
-  MDB_txn* of = nullptr;
-  return real_txn(txn, of) ? e->stock->env_copyfd3(real, fd, flags, of) : MDB_BAD_TXN;
 }
 
 LMDBIO_ABI int mdb_env_set_flags(MDB_env* env, unsigned int flags, int onoff) {

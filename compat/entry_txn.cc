@@ -150,9 +150,11 @@ int begin_forward(EnvHandle& e, ForwardTxn* parent, unsigned flags, MDB_txn** re
   }
   e.stats.counters->forwarded.txn.fetch_add(1, std::memory_order_relaxed);
   t->env = &e;
-  t->parent = parent;
   t->read_only = (flags & MDB_RDONLY) != 0;
-  if (parent != nullptr) parent->child = t;
+  if (parent != nullptr && !t->read_only) {
+    t->parent = parent;
+    parent->child = t;
+  }
   *ret = give(t);
   return 0;
 }
@@ -264,7 +266,7 @@ LMDBIO_ABI int mdb_txn_begin(MDB_env* env, MDB_txn* parent, unsigned int flags, 
   EnvHandle* const e = as<EnvHandle>(env);
   if (e == nullptr) return LMDBIO_FORWARD(txn_begin, ENOSYS, env, parent, flags, txn);
   if (e->engine != nullptr) [[likely]] {
-    if ((flags & MDB_RDONLY) == 0) return EACCES;
+    if ((flags & MDB_RDONLY) == 0) return e->stock->read_only_error();
     return parent == nullptr ? begin_read(*e, txn) : EINVAL;  // a read-only transaction has no children
   }
   const ForwardTxn* const p = as<ForwardTxn>(parent);
@@ -344,6 +346,27 @@ LMDBIO_ABI int mdb_txn_commit(MDB_txn* txn) {
     return rc;
   }
   return LMDBIO_FORWARD(txn_commit, EINVAL, txn);
+}
+
+LMDBIO_ABI int mdb_txn_prepare(MDB_txn* txn) {
+  if (const ReadTxn* const t = as<ReadTxn>(txn); t != nullptr) {
+    const bool known = t->env == nullptr || t->env->stock->txn_prepare != nullptr;
+    return known ? mdb_txn_commit(txn) : ENOSYS;  // stock ends a read-only transaction
+  }
+  if (ForwardTxn* const t = as<ForwardTxn>(txn); t != nullptr) {
+    if (t->env->stock->txn_prepare == nullptr) return ENOSYS;
+    constexpr int kPending = -30775;  // MDB_TXN_PENDING of 1.0's lmdb.h
+    const int rc = t->env->stock->txn_prepare(t->real);
+    if (rc == kPending) return rc;
+    if (t->read_only || t->parent != nullptr) {  // stock has committed or, on failure, aborted it
+      free_forward(t);
+    } else {  // the program commits or aborts it, also on failure
+      if (t->child != nullptr) free_forward(t->child);
+      close_cursors(*t);
+    }
+    return rc;
+  }
+  return LMDBIO_FORWARD(txn_prepare, ENOSYS, txn);
 }
 
 LMDBIO_ABI MDB_env* mdb_txn_env(MDB_txn* txn) {

@@ -17,7 +17,7 @@ LMDBIO_ABI int mdb_put(MDB_txn* txn, MDB_dbi dbi, MDB_val* key, MDB_val* data, u
   if (const ReadTxn* const t = as<ReadTxn>(txn); t != nullptr) {
     constexpr unsigned kKnown = MDB_NOOVERWRITE | MDB_NODUPDATA | MDB_RESERVE | MDB_APPEND | MDB_APPENDDUP;
     if (key == nullptr || data == nullptr || !t->txn.has_dbi(dbi) || (flags & ~kKnown) != 0) return EINVAL;
-    return EACCES;
+    return t->read_only_error();
   }
   return LMDBIO_FORWARD(put, EINVAL, txn, dbi, key, data, flags);
 }
@@ -28,7 +28,7 @@ LMDBIO_ABI int mdb_del(MDB_txn* txn, MDB_dbi dbi, MDB_val* key, MDB_val* data) {
     return t->env->stock->del(t->real, dbi, key, data);
   }
   if (const ReadTxn* const t = as<ReadTxn>(txn); t != nullptr)
-    return key == nullptr || !t->txn.has_dbi(dbi) ? EINVAL : EACCES;
+    return key == nullptr || !t->txn.has_dbi(dbi) ? EINVAL : t->read_only_error();
   return LMDBIO_FORWARD(del, EINVAL, txn, dbi, key, data);
 }
 
@@ -45,7 +45,7 @@ LMDBIO_ABI int mdb_cursor_put(MDB_cursor* cursor, MDB_val* key, MDB_val* data, u
           (c->cursor.txn()->record_now(c->cursor.dbi()).flags & MDB_DUPFIXED) == 0)
         return MDB_INCOMPATIBLE;
     }
-    return EACCES;
+    return c->handle.read_only_error();
   }
   return LMDBIO_FORWARD(cursor_put, EINVAL, cursor, key, data, flags);
 }
@@ -55,7 +55,7 @@ LMDBIO_ABI int mdb_cursor_del(MDB_cursor* cursor, unsigned int flags) {
     c->count(&ForwardCounters::write);
     return c->stock->cursor_del(c->real, flags);
   }
-  if (as<ReadCursor>(cursor) != nullptr) return EACCES;
+  if (const ReadCursor* const c = as<ReadCursor>(cursor); c != nullptr) return c->handle.read_only_error();
   return LMDBIO_FORWARD(cursor_del, EINVAL, cursor, flags);
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -96,6 +97,8 @@ struct ReadTxn {
     unprotected = true;
     used_before = used();
   }
+  /// See Stock::read_only_error().
+  int read_only_error() const noexcept;
   /// Returns whether the handle can be parked: no cursor or reader depends on it.
   bool parkable() const noexcept {
     return handle->refs.load(std::memory_order_acquire) == 1 && txn.savable();
@@ -143,7 +146,9 @@ struct ForwardTxn {
   EnvHandle* env = nullptr;
   MDB_txn* real = nullptr;
   ForwardTxn* parent = nullptr;
-  ForwardTxn* child = nullptr;  ///< at most one (lmdb.h)
+  /// At most one (lmdb.h).  Read-only children (1.0) are not recorded: the program ends them before their
+  /// parent.
+  ForwardTxn* child = nullptr;
   bool read_only = false;
   ForwardCursor* cursors = nullptr;
   ForwardCounters counters;
@@ -165,6 +170,8 @@ struct ReadCursor {
     Ref(const Ref&) = delete;
     Ref& operator=(const Ref&) = delete;
     TxnHandle* get() const noexcept { return handle_; }
+    /// See Stock::read_only_error().
+    int read_only_error() const noexcept { return read_only_error_; }
     void replace(const ReadTxn& t) noexcept {
       drop();
       set(t);
@@ -177,6 +184,7 @@ struct ReadCursor {
         handle_->drop();
     }
     TxnHandle* handle_ = nullptr;
+    int read_only_error_ = EACCES;
     bool counted_ = false;
   };
 
@@ -212,7 +220,8 @@ struct Setup {
   mdb_mode_t mode = 0;
   void* userctx = nullptr;
   MDB_assert_func* assert_function = nullptr;
-  std::string path;  ///< absolute
+  std::string path;        ///< absolute
+  bool own_pages = false;  ///< the program sets functions that encrypt pages, or calculate checksums (1.0)
 };
 
 /// State of a forked child's companion.  none: not requested yet.  now: a thread opens it.  done: opened, or
@@ -324,6 +333,10 @@ struct EnvHandle {
   TxnHandle* parked_ = nullptr;
 };
 
+inline int ReadTxn::read_only_error() const noexcept {
+  return env != nullptr ? env->stock->read_only_error() : EACCES;
+}
+
 /// Environments with an engine.  Guarded by the mutex of lock_handles().
 extern EnvHandle* served_environments;
 template <class F>
@@ -370,6 +383,7 @@ inline void fill(MDB_stat& out, std::size_t page_size, const format::DbRecord& d
 
 inline void ReadCursor::Ref::set(const ReadTxn& t) noexcept {
   handle_ = t.handle;
+  if (t.env != nullptr) read_only_error_ = t.env->stock->read_only_error();
   counted_ = t.env != nullptr && t.env->inherited;
   if (counted_) [[unlikely]]
     handle_->refs.fetch_add(1, std::memory_order_relaxed);

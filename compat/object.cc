@@ -123,7 +123,7 @@ bool find_unreached(char* path, std::size_t bytes) noexcept {
                    dynamic = reinterpret_cast<const ElfW(Dyn)*>(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
                const LoadedObject object(info->dlpi_addr, dynamic);
                if (object.defines("lmdbio_", "version")) return 0;  // LMDBIO under another name
-               for (const char* const prefix : {"mdb_", "mdb09_"}) {
+               for (const char* const prefix : {"mdb_", "mdb09_", "mdb10_"}) {
                  if (!object.defines(prefix, "env_create")) continue;
                  if (object.calls(prefix, "env_create") && !has_inlined_calls(object, prefix)) continue;
                  const Found& to = *static_cast<Found*>(out);

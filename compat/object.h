@@ -41,7 +41,7 @@ class LoadedObject {
 /// use our handles as handles of that LMDB.
 bool has_inlined_calls(const LoadedObject& object, const char* prefix) noexcept;
 
-/// Finds a loaded object that exports an LMDB 0.9 whose calls do not reach LMDBIO, or get no handle of ours.
+/// Finds a loaded object that exports an LMDB whose calls do not reach LMDBIO, or get no handle of ours.
 /// Skips libraries named liblmdb.  Copies its path.  Returns false if there is none.
 bool find_unreached(char* path, std::size_t bytes) noexcept;
 

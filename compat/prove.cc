@@ -152,6 +152,11 @@ void KeptFd::reset() noexcept {
   fd_.reset();
 }
 
+void KeptFd::release() noexcept {
+  check();
+  if (fd_ && !may_be_locked(fd_.get())) reset();
+}
+
 void KeptFd::open(const char* file) noexcept {
   check();  // in a forked child, the descriptor may be the parent's
   struct stat at;
@@ -189,7 +194,7 @@ Status prove_openable(const char* file, KeptFd& kept, bool& local) noexcept {
     log_line(LogLevel::warn, "%s: meta pages: %s", file, why);
   } else if (local) {  // other file systems would ask a server
     if (settled) proven.add(at);
-    if (!may_be_locked(kept.get())) kept.reset();
+    kept.release();
   }
   return st;
 }

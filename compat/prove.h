@@ -38,6 +38,8 @@ class KeptFd {
   void check() noexcept;
   /// Closes the descriptor if it still belongs to the same file.
   void reset() noexcept;
+  /// Does the same, unless a process may have a POSIX lock on the file, which this process would lose.
+  void release() noexcept;
 
  private:
   UniqueFd fd_;

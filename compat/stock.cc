@@ -29,9 +29,10 @@ constinit std::atomic<unsigned> library_count{0};
 // its own locks and may run a constructor that calls us.
 constinit SignalSafeMutex mutex;
 
-/// Callers by object, so that the rules run once per object.
+/// Callers by object and names, so that the rules run once for each.
 struct KnownCaller {
   const void* object;
+  Names names;
   Caller caller;
 };
 constinit std::atomic<unsigned> caller_count{0};
@@ -54,7 +55,6 @@ const Stock* add_library(void* handle, void* create, const char* prefix = "mdb_"
   const void* const base = object_of(create);
   std::unique_ptr<Stock> s(new (std::nothrow) Stock{});
   if (s == nullptr) return nullptr;
-  s->base = base;
   const auto find = [&](const char* name) noexcept -> void* {
     char full[40];
     (void)std::snprintf(full, sizeof full, "%s%s", prefix, name);
@@ -67,18 +67,21 @@ const Stock* add_library(void* handle, void* create, const char* prefix = "mdb_"
   complete = complete && s->name != nullptr;
   LMDBIO_EACH_FUNCTION(LMDBIO_FIND)
   if (!complete) return nullptr;
+  LMDBIO_EACH_10_FUNCTION(LMDBIO_FIND)
   LMDBIO_EACH_PY_FUNCTION(LMDBIO_FIND)
 #undef LMDBIO_FIND
   int major = 0, minor = 0, patch = 0;
   (void)s->version(&major, &minor, &patch);
+  s->series = major == 0 && minor == 9 && patch < 70 ? Series::v09
+              : major == 1 && minor == 0             ? Series::v10
+                                                     : Series::other;
   s->patch = patch;
-  s->supported = major == 0 && minor == 9 && patch < 70;
 
   const std::lock_guard lock(mutex);
   const unsigned n = library_count.load(std::memory_order_relaxed);
   for (unsigned i = 0; i < n; ++i) {
     const Stock* const known = libraries[i].load(std::memory_order_relaxed);
-    if (known->base == base) return known;
+    if (known->env_create == s->env_create) return known;
   }
   if (n == kMaxLibraries) return nullptr;
   Dl_info info;
@@ -113,20 +116,28 @@ const Stock* configured() noexcept {
   return s;
 }
 
-// Returns the LMDB that the caller's module bundles and calls through the PLT.
-Caller callers_own(const void* return_address) noexcept {
+// A caller's module: a handle of the loader, and where the module lies.  Empty for a program, whose calls are
+// bound at link time.
+struct Module {
+  explicit Module(const void* return_address) noexcept {
+    if (::dladdr1(return_address, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) == 0 ||
+        map == nullptr || map->l_name == nullptr || map->l_name[0] == '\0')
+      return;
+    handle = ::dlopen(map->l_name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  }
   Dl_info info;
   link_map* map = nullptr;
-  if (::dladdr1(return_address, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) == 0 ||
-      map == nullptr)
-    return {};
-  // The calls of a program are bound at link time.
-  if (map->l_name == nullptr || map->l_name[0] == '\0') return {};
-  void* const handle = ::dlopen(map->l_name, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  void* handle = nullptr;
+};
+
+// Returns the LMDB that the caller's module bundles and calls through the PLT.
+Caller callers_own(const void* return_address, Names names) noexcept {
+  const auto [info, map, handle] = Module(return_address);
   if (handle == nullptr) return {};
   const Stock* s = nullptr;
   bool own_handles = false;
-  for (const char* const prefix : {"mdb_", "mdb09_"}) {
+  for (const char* const prefix : {"mdb_", "mdb09_", "mdb10_"}) {
+    if ((std::strcmp(prefix, "mdb10_") == 0) != (names == Names::v10)) continue;
     char name[24];
     (void)std::snprintf(name, sizeof name, "%senv_create", prefix);
     void* const create = ::dlsym(handle, name);
@@ -144,24 +155,34 @@ Caller callers_own(const void* return_address) noexcept {
 
 #ifndef LMDBIO_SONAME_ARTIFACT
 
-const Stock* by_search_order() noexcept {
-  void* const create = ::dlsym(RTLD_NEXT, "mdb_env_create");
-  if (create != nullptr && !is_ours(create)) {
-    Dl_info info;
-    void* const handle = ::dladdr(create, &info) != 0 && info.dli_fname != nullptr
-                             ? ::dlopen(info.dli_fname, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD)
-                             : nullptr;
-    if (const Stock* const s = add_library(handle != nullptr ? handle : RTLD_NEXT, create); s != nullptr)
-      return s;
+// Adds the library that contains `create`.  Returns nullptr if there is none, or if it is LMDBIO.
+const Stock* add_found(void* create) noexcept {
+  if (create == nullptr || is_ours(create)) return nullptr;
+  Dl_info info;
+  void* const handle = ::dladdr(create, &info) != 0 && info.dli_fname != nullptr
+                           ? ::dlopen(info.dli_fname, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD)
+                           : nullptr;
+  return add_library(handle != nullptr ? handle : RTLD_NEXT, create);
+}
+
+const Stock* by_search_order(const void* return_address) noexcept {
+  if (const Stock* const s = add_found(::dlsym(RTLD_NEXT, "mdb_env_create")); s != nullptr) return s;
+  // A module that was opened with RTLD_LOCAL: the search order does not contain what it is linked to.
+  if (void* const module = Module(return_address).handle; module != nullptr) {
+    const Stock* const s = add_found(::dlsym(module, "mdb_env_create"));
+    ::dlclose(module);
+    if (s != nullptr) return s;
   }
-  return add_path("liblmdb.so.0");
+  for (const char* const name : {"liblmdb.so.0", "liblmdb.so.1"})
+    if (const Stock* const s = add_path(name); s != nullptr) return s;
+  return nullptr;
 }
 
 #else
 
 // This library is liblmdb.so.0 itself, so the real one is opened by its absolute path, and must be another
 // file.
-const Stock* by_search_order() noexcept {
+const Stock* by_search_order(const void*) noexcept {
   if (void* const create = ::dlsym(RTLD_NEXT, "mdb_env_create"); create != nullptr && !is_ours(create)) {
     if (const Stock* const s = add_library(RTLD_NEXT, create); s != nullptr) return s;
   }
@@ -196,13 +217,16 @@ const Stock* by_search_order() noexcept {
 
 #endif
 
-Caller resolve(const void* return_address) noexcept {
+Caller resolve(const void* return_address, Names names) noexcept {
   (void)config();  // sets the log level
-  const Caller own = callers_own(return_address);
+  const Caller own = callers_own(return_address, names);
   if (own.own_handles) return own;
-  if (const Stock* const s = configured(); s != nullptr) return {s};
+  if (const Stock* const s = configured();
+      s != nullptr && (own.stock == nullptr || own.stock->series == s->series))
+    return {s};
   if (own.stock != nullptr) return own;
-  if (const Stock* const s = by_search_order(); s != nullptr) return {s};
+  if (const Stock* const s = names == Names::plain ? by_search_order(return_address) : nullptr; s != nullptr)
+    return {s};
   static constinit std::atomic<bool> told{false};
   if (!told.exchange(true)) {
     log_line(LogLevel::error,
@@ -213,19 +237,19 @@ Caller resolve(const void* return_address) noexcept {
 
 }  // namespace
 
-Caller caller_at(const void* return_address) noexcept {
+Caller caller_at(const void* return_address, Names names) noexcept {
   const int saved = errno;
   const void* const object = object_of(return_address);
   const unsigned n = caller_count.load(std::memory_order_acquire);
   for (unsigned i = 0; i < n; ++i) {
-    if (callers[i].object == object) return callers[i].caller;
+    if (callers[i].object == object && callers[i].names == names) return callers[i].caller;
   }
-  const Caller caller = resolve(return_address);
+  const Caller caller = resolve(return_address, names);
   if (caller.stock != nullptr) {
     const std::lock_guard lock(mutex);
     const unsigned at = caller_count.load(std::memory_order_relaxed);
     if (at < std::size(callers)) {
-      callers[at] = {object, caller};
+      callers[at] = {object, names, caller};
       caller_count.store(at + 1, std::memory_order_release);
     }
   }
@@ -233,9 +257,9 @@ Caller caller_at(const void* return_address) noexcept {
   return caller;
 }
 
-const Stock* stock_of_handle(const void* return_address) noexcept {
+const Stock* stock_of_handle(const void* return_address, Names names) noexcept {
   if (library_count.load(std::memory_order_acquire) == 1) return libraries[0].load(std::memory_order_relaxed);
-  return caller_at(return_address).stock;
+  return caller_at(return_address, names).stock;
 }
 
 void lock_stock() noexcept { mutex.lock(); }

@@ -182,9 +182,9 @@ constexpr ConfigEntry kTable[] = {
      parse_stock_lib},
     {"LMDBIO_STRICT", "0, 1", "0",
      "What happens if an environment cannot be opened, or a transaction cannot begin, because the lock file, "
-     "the locks or a reader slot are not available, or because the file cannot be mapped or is one of LMDB "
-     "1.0. 0: LMDBIO reads without locks, or without a mapping, and logs a warning. 1: the call fails, as "
-     "with stock LMDB.",
+     "the locks or a reader slot are not available, because the file cannot be mapped, or because it is a "
+     "file of another release of LMDB, 0.9 or 1.0, than the program uses. 0: LMDBIO reads without locks, or "
+     "without a mapping, and logs a warning. 1: the call fails, as with stock LMDB.",
      parse_strict},
     {"LMDBIO_LOCK_SECONDS", "0 to 3600", "10",
      "How many seconds an open waits for file locks on a network or user-space file system before it "

@@ -58,6 +58,10 @@ class Cursor {
   Txn* txn() const noexcept { return txn_->stamp().use() == stamp_.use() ? txn_ : nullptr; }
   MDB_dbi dbi() const noexcept { return dbi_; }
   bool has_dups() const noexcept { return main_.has_dups(); }
+  /// Implements mdb_cursor_is_db of LMDB 1.0.  False once the transaction has ended.
+  bool at_named_database() noexcept {
+    return (txn_->stamp().bits == stamp_.bits || still_attached()) && main_.at_named_database();
+  }
 
  private:
   Status counted(MDB_cursor_op op, std::size_t bytes) noexcept {

@@ -56,6 +56,8 @@ struct Behaviour {
 
   /// Returns the behaviour of release 0.9.`patch`.
   static constexpr Behaviour of_release(int patch) noexcept { return {patch < 30, patch < 27, patch < 32}; }
+  /// Returns the behaviour of release 1.0.
+  static constexpr Behaviour of_1_0() noexcept { return {true, false, false}; }
 };
 
 /// The records of both meta pages, for one caller.  They lie in the mapping or, if the file is not mapped, in

@@ -57,6 +57,12 @@ class Walker {
   /// Forgets the position.
   void unset() noexcept { clear(kPositioned | kEof | kOwed); }
   bool has_dups() const noexcept { return dups_ != nullptr; }
+  /// Returns whether the position is at the record of a named database.
+  bool at_named_database() const noexcept {
+    format::Node n;
+    return positioned() && node(leaf_.index, n) &&
+           (n.flags() & (format::kDupData | format::kSubData)) == format::kSubData;
+  }
 
   /// Does MDB_NEXT (kStep 1), PREV (-1) or GET_CURRENT (0) inside a leaf of a database without duplicates:
   /// the hot path.  Sets `data_bytes` to the size of the value.  Returns false if nothing was done.  The

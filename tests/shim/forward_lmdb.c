@@ -90,10 +90,8 @@ void* forward_lmdb_real(const char* name) {
 #endif
 
 // clang-format off
-FORWARD(char*, mdb_version, (int* major, int* minor, int* patch), (major, minor, patch))
 FORWARD(char*, mdb_strerror, (int err), (err))
 FORWARD(int, mdb_env_create, (MDB_env **env), (env))
-FORWARD(int, mdb_env_open, (MDB_env* env, const char* path, unsigned int flags, mdb_mode_t mode), (env, path, flags, mode))
 FORWARD(int, mdb_env_stat, (MDB_env* env, MDB_stat* stat), (env, stat))
 FORWARD(int, mdb_env_info, (MDB_env* env, MDB_envinfo* stat), (env, stat))
 FORWARD(int, mdb_env_sync, (MDB_env* env, int force), (env, force))
@@ -147,4 +145,8 @@ FORWARD(int, mdb_env_copyfd2, (MDB_env* env, mdb_filehandle_t fd, unsigned int f
 FORWARD(int, mdb_txn_commit, (MDB_txn* txn), (txn))
 FORWARD(int, mdb_drop, (MDB_txn* txn, MDB_dbi dbi, int del), (txn, dbi, del))
 FORWARD(int, mdb_put, (MDB_txn* txn, MDB_dbi dbi, MDB_val* key, MDB_val* data, unsigned int flags), (txn, dbi, key, data, flags))
+#endif
+#ifndef FORWARD_10  // stand_in_10.c has these
+FORWARD(char*, mdb_version, (int* major, int* minor, int* patch), (major, minor, patch))
+FORWARD(int, mdb_env_open, (MDB_env* env, const char* path, unsigned int flags, mdb_mode_t mode), (env, path, flags, mode))
 #endif

@@ -7,6 +7,11 @@
 #include "forward_lmdb.h"
 #include "transcript.h"
 
+#ifdef MODULE_BOTH
+char* mdb09_version(int* major, int* minor, int* patch);
+int mdb_env_rollback(MDB_env* env, size_t txnid);
+#endif
+
 static MDB_env* env;
 static MDB_txn* txn;
 static MDB_cursor* cursor;
@@ -24,6 +29,10 @@ static int make(const char* dir) {
   MDB_txn* t;
   MDB_dbi dbi;
   MUST(mdb_env_create(&w));
+#ifdef MODULE_BOTH
+  // The stand-in calls a function of 1.0 by the module's name for it, with a handle of its own.
+  CHECK(mdb_env_rollback(w, 1) == 1001);
+#endif
   MUST(mdb_env_set_mapsize(w, 8u << 20));
   MUST(mdb_env_open(w, dir, MDB_NOSYNC, 0644));
   MUST(mdb_txn_begin(w, NULL, 0, &t));
@@ -92,6 +101,13 @@ void module_close(void) {
   mdb_env_close(env);
   // Calls that have no handle: which library answers is told by the caller alone.
   say("%s, %s", mdb_version(NULL, NULL, NULL) ? "version" : "none", mdb_strerror(MDB_NOTFOUND));
+  int major, minor;
+  mdb_version(&major, &minor, NULL);
+  say("# release %d.%d", major, minor);
+#ifdef MODULE_BOTH
+  mdb09_version(&major, &minor, NULL);
+  say("# release %d.%d", major, minor);
+#endif
 }
 
 #ifdef MODULE_COUNTS
