@@ -25,7 +25,7 @@ using testing::WalkEnv;
 
 const bool set = testing::script_all_reads("8M");
 
-constexpr unsigned kValues = 100;
+constexpr unsigned kValues = 90;
 /// A need of so few pages is read by itself, not in a chunk.
 constexpr std::uint64_t kPagesEach = 20;
 
@@ -53,7 +53,7 @@ TEST(ForkedWalk, ANeedIsLeftToTheMapping) {
   ASSERT_TRUE(step(10).ok());
   in_child_without_the_file(env, [&] {
     if (env.env().file().existing_window_file() == nullptr) return 1;
-    for (const unsigned i : {50u, 30u, 90u, 70u}) {
+    for (const unsigned i : {50u, 30u, 80u, 70u}) {
       if (const Status st = step(i); !st.ok()) return st.raw() == EBADF ? 2 : 3;
       if (!run.covers(env.value(i).first, kPagesEach - 1)) return 4;
       if (static_cast<char>(*(env.view().at(format::Pgno{env.value(i).first}) + testing::kPageHeader)) != 'v')

@@ -24,7 +24,7 @@ TEST(Route, EachReasonAlone) {
   EXPECT_STREQ(route({MDB_RDONLY | MDB_FIXEDMAP, MDB_RDONLY, 4096}), "MDB_FIXEDMAP");
   EXPECT_STREQ(route({MDB_RDONLY, MDB_RDONLY | MDB_FIXEDMAP, 4096}), "MDB_FIXEDMAP");
   EXPECT_STREQ(route({MDB_RDONLY | MDB_WRITEMAP, MDB_RDONLY | MDB_WRITEMAP, 4096}), "MDB_WRITEMAP");
-  for (const std::size_t page : {0u, 256u, 511u, 32769u, 65536u})
+  for (const std::size_t page : {0u, 256u, 511u, 65537u, 131072u})
     EXPECT_STREQ(route({MDB_RDONLY, MDB_RDONLY, page}), "unsupported page size") << page;
 }
 

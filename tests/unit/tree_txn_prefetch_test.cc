@@ -18,7 +18,7 @@ using testing::WalkEnv;
 const bool set = testing::script_all_reads("8M");
 
 constexpr std::uint64_t kPagesEach = 4;
-constexpr unsigned kValues = 120;
+constexpr unsigned kValues = 90;
 
 class TxnPrefetchTest : public ::testing::Test {
  protected:
