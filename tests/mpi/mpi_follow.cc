@@ -5,9 +5,8 @@
 //
 // Rank 1 is the writer, and rank 2 is the process that follows alone.  They must be on the node of rank 0.
 // All others follow together, and each time that they continue from a state, another number of them does.
-// LEVEL: of
-// MPI_Init_thread.  The ranks take turns with the writer, so that all of them find the same commits.  Exit
-// status 0: all batches and states were the same.
+// LEVEL: of MPI_Init_thread.  The ranks take turns with the writer, so that all of them find the same
+// commits. Exit status 0: all batches and states were the same.
 #include <lmdbio/mpi_reader.h>
 
 #include <algorithm>
@@ -167,26 +166,21 @@ void add(Answer& a, const lmdbio::Follow::Next& next) {
   }
 }
 
-/// Reads a batch ahead.  Returns an empty answer if there is none, or if it cannot be read ahead: without
-/// locks, a writer may overwrite its pages.  The rank then reads it when it is due.
+/// Reads a batch ahead.  Returns an empty answer if there is none.
 Answer read_ahead(lmdbio::Follow& follow, std::uint64_t batches) {
   Answer a;
-  try {
-    if (const std::optional<lmdbio::Follow::Next> next = follow.ahead(batches)) add(a, *next);
-  } catch (const lmdbio::Error&) {
-    return {};
-  }
+  if (const std::optional<lmdbio::Follow::Next> next = follow.ahead(batches)) add(a, *next);
   return a;
 }
 
-/// Takes the next batch.  Reads batches ahead sometimes, on each rank at other times.
-Answer ask(lmdbio::Follow& follow) {
+/// Takes the next batch.  If `looks_ahead`, reads batches ahead sometimes, on each rank at other times.
+Answer ask(lmdbio::Follow& follow, bool looks_ahead) {
   static Rng rng(static_cast<std::uint64_t>(rank));
   Answer a, ahead;
   try {
-    if (rng.between(0, 1) == 0) (void)read_ahead(follow, rng.between(0, 4));
+    if (looks_ahead && rng.between(0, 1) == 0) (void)read_ahead(follow, rng.between(0, 4));
     const bool waits = rng.between(0, 1) == 0, ended = waits && !follow.wait();
-    if (waits && !ended) ahead = read_ahead(follow, 0);
+    if (looks_ahead && waits && !ended) ahead = read_ahead(follow, 0);
     const std::optional<lmdbio::Follow::Next> next = ended ? std::nullopt : follow.next();
     if (next)
       add(a, *next);
@@ -253,7 +247,8 @@ class Followers {
   }
   void batch(const std::string& what) {
     Answer answer;
-    if (follow_) answer = ask(*follow_);
+    // Without locks, a rank may have read a batch ahead that a writer has overwritten when others need it.
+    if (follow_) answer = ask(*follow_, (config_.follow.fields.flags & MDB_NOLOCK) == 0);
     const std::vector<std::string> all = gather(is_alone() || !follow_ ? "" : answer.share(0, 1));
     if (is_alone()) {
       for (std::size_t r = 0; r < static_cast<std::size_t>(n_); ++r)
