@@ -204,7 +204,7 @@ static int read_all(const char* dir) {
   MUST(mdb_dbi_open(txn, "named", 0, &named));
   walk(txn, named, MDB_NEXT);
 #ifdef LMDB_10
-  CALL(mdb_txn_prepare(txn));  // ends it
+  if (CALL(mdb_txn_prepare(txn)) != 0) mdb_txn_abort(txn);  // usually ends it; ENOSYS with a library of 0.9
 #else
   say("mdb_txn_prepare(txn) = %d", mdb_txn_commit(txn));
 #endif
