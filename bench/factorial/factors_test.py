@@ -295,7 +295,8 @@ class Study(unittest.TestCase):
     def test_one_factor_at_a_time(self):
         usual = {f: levels.split(",") for f, (levels, _) in study.FACTORS.items()}
         base, everything = study.planned(study.ORDERS, usual, False)
-        self.assertEqual(len(set(everything)), 3 * 5 * 2 * 3 * 5 * 2)
+        one_reader = 3 * 3 * 5 * 2  # with a file of its own: the same as one reader of a shared file
+        self.assertEqual(len(set(everything)), 3 * 5 * 2 * 3 * 5 * 2 - one_reader)
         chosen = study.planned(study.ORDERS, usual, True)[1]
         self.assertEqual(len(set(chosen)), 3 * (1 + 4 + 1 + 2 + 4 + 1))
         for c in chosen:
