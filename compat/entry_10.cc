@@ -89,9 +89,9 @@ LMDBIO_ABI void mdb_modunload(void* handle) {
   if (real != nullptr && real->modunload != nullptr) real->modunload(handle);
 }
 
-// A module that contains 0.9 and 1.0 calls the functions of 1.0 mdb10_*.  For handles of ours both names are
-// the same function.  But a stock handle may come from such a module as well, and only the name of the called
-// function says of which of the two libraries it is.
+// In a module that contains 0.9 and 1.0, the functions of 1.0 are named mdb10_*.  For LMDBIO's handles, both
+// names are the same function.  But such a module may also pass a handle of one of its own libraries.  The
+// name of the called function is the only sign of which one.
 
 #define LMDBIO_10(type, name, absent, parameters, arguments)                            \
   LMDBIO_ABI type mdb10_##name parameters {                                             \
