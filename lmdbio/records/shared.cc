@@ -18,6 +18,9 @@ constexpr std::uint64_t kLeafShare = 16;
 /// page fault the kernel also maps the resident pages around the faulting one.  Smaller extents are spread
 /// over the file.
 constexpr std::uint64_t kLarge = std::uint64_t{64} << 10, kRegion = std::uint64_t{512} << 10;
+/// A region is mapped when so many small extents of it were used.  A rank with a share of the records uses
+/// few extents of a region, and the kernel's mapping around page faults suffices.
+constexpr std::uint64_t kMapped = 3, kRegionBits = 2, kRegions = 64 / kRegionBits;
 
 }  // namespace
 
@@ -59,7 +62,7 @@ const std::byte* Shared::mapped() noexcept {
       });
     }
     try {
-      faulted_in_ = zeroed_array<std::uint64_t>(map_.size() / kRegion / 64 + 1);
+      faulted_in_ = zeroed_array<std::uint64_t>(map_.size() / kRegion / kRegions + 1);
     } catch (const std::bad_alloc&) {
     }
   });
@@ -106,9 +109,15 @@ void Shared::fault_in(std::size_t file, const Extent& extent) noexcept {
   if (faulted_in_ == nullptr || extent.bytes == 0 || extent.bytes >= kLarge) return;
   const std::uint64_t last = (extent.offset + extent.bytes - 1) / kRegion;
   for (std::uint64_t r = extent.offset / kRegion; r <= last && r * kRegion < map_.size(); ++r) {
-    const std::atomic_ref bits(faulted_in_[r / 64]);
-    const std::uint64_t bit = std::uint64_t{1} << r % 64;
-    if ((bits.load(std::memory_order_relaxed) & bit) != 0) continue;
+    const std::atomic_ref bits(faulted_in_[r / kRegions]);
+    const std::uint64_t at = r % kRegions * kRegionBits, one = std::uint64_t{1} << at;
+    std::uint64_t seen = bits.load(std::memory_order_relaxed);
+    const std::uint64_t calls = seen >> at & kMapped;
+    if (calls == kMapped) continue;
+    if (calls + 1 != kMapped) {  // a call that another thread disturbs does not count
+      (void)bits.compare_exchange_strong(seen, seen + one, std::memory_order_relaxed);
+      continue;
+    }
     std::uint64_t bytes = std::min<std::uint64_t>(kRegion, map_.size() - r * kRegion);
     if (source.joined != nullptr) {  // addresses between files are not mapped
       const FileSet& files = source.joined->files;
@@ -118,7 +127,7 @@ void Shared::fault_in(std::size_t file, const Extent& extent) noexcept {
       continue;
     }
     (void)fault_pages_in(map_.data() + r * kRegion, bytes);
-    bits.fetch_or(bit, std::memory_order_relaxed);
+    bits.fetch_or(kMapped << at, std::memory_order_relaxed);
   }
 }
 

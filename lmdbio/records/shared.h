@@ -62,9 +62,10 @@ struct Shared {
     return source.joined == nullptr ? residency.share(extent.offset, extent.bytes)
                                     : source.joined->files.resident(extent.offset, extent.bytes);
   }
-  /// Maps the resident pages of the region around a small `extent` with one system call, to avoid a page
-  /// fault for each page.  Call it before reading a mostly resident extent from the mapping.  Does not read
-  /// from storage.  Any thread; mapped() must not be nullptr.
+  /// Maps the resident pages of the region around a small `extent` with one system call, to avoid many page
+  /// faults, if a few small extents of this region were used before.  Call it before reading a mostly
+  /// resident extent from the mapping.  Does not read from storage.  Any thread; mapped() must not be
+  /// nullptr.
   void fault_in(std::size_t file, const Extent& extent) noexcept;
 
   /// Returns the file's length as this machine knows it, without a request to the server of a network file
@@ -97,8 +98,8 @@ struct Shared {
   const FileIdentity id_;
   std::once_flag map_once_;
   Mapping map_;
-  /// One bit for each region of map_: set if fault_in() has mapped the region.  If null, fault_in() does
-  /// nothing.
+  /// For each region of map_, 2 bits: how often fault_in() was called for it, at most kMapped, with which it
+  /// is mapped.  If null, fault_in() does nothing.
   ZeroedArray<std::uint64_t> faulted_in_;
 };
 
