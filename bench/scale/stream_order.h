@@ -18,6 +18,7 @@ inline lmdbio_order order_of(const LoaderSettings& s, int rank, int ranks) {
   order.offset = static_cast<std::uint64_t>(rank);
   order.step = static_cast<std::uint64_t>(ranks);
   order.block = s.assignment == Assignment::contiguous ? s.batch : 1;
+  order.zero_copy = 1;
   if (s.order == Order::shuffled) order.kind = LMDBIO_ORDER_SHUFFLE;
   return order;
 }

@@ -37,8 +37,8 @@ RankStream::RankStream(const Assignment& assignment, const Settings& settings, T
       receiver_(assignment, settings.reader_ranks, settings.ahead, transport, sender_.get(), settings.memory,
                 settings.keeps, settings.nodes),
       at_(sequence_.first()),
-      takes_nothing_(settings.takes_nothing) {
-  if (!settings.reader_ranks.empty()) departure_.emplace(transport.rank(), transport.ranks());
+      takes_nothing_(settings.takes_nothing),
+      departure_(transport.rank(), transport.ranks()) {
   if (sender_ != nullptr) sender_->use_page_cache(settings.in_page_cache);
   if (!settings.takes_nothing) return;
   receiver_.leave();
@@ -59,14 +59,14 @@ Status RankStream::progress(std::string& why) {
       r.ended = true;
       ++own_ended_;
     }
-  if (const Status st = receiver_.progress(why); !st.ok() || !ended_ || !departure_) return st;
+  if (const Status st = receiver_.progress(why); !st.ok() || !ended_) return st;
   is_quiet_ = is_quiet_ || (receiver_.quiet() && (sender_ == nullptr || sender_->quiet()));
   if (!is_quiet_) return {};
-  if (const Status st = departure_->progress(transport_); !st.ok()) {
+  if (const Status st = departure_.progress(transport_); !st.ok()) {
     why = "a message could not be sent";
     return st;
   }
-  if (!departure_->all_ready()) return {};
+  if (!departure_.all_ready()) return {};
   receiver_.stop();
   if (sender_ != nullptr) sender_->stop();
   return {};

@@ -82,8 +82,7 @@ class RankStream {
   /// Returns whether nothing is under way on any rank.  True only after the end of the stream or leave(), on
   /// all ranks.  Until it is true, call progress() and do not destroy this object.
   bool closed() const noexcept {
-    return (departure_ ? departure_->closed() : ended_) && receiver_.closed() &&
-           (sender_ == nullptr || sender_->closed());
+    return departure_.closed() && receiver_.closed() && (sender_ == nullptr || sender_->closed());
   }
 
  private:
@@ -116,9 +115,9 @@ class RankStream {
   std::uint64_t alone_ = 0;     ///< number of records that no rank sent, or not in time
   std::uint64_t own_ended_ = 0;
   const bool takes_nothing_;
-  bool ended_ = false;                          ///< no more batches are needed
-  bool is_quiet_ = false;                       ///< was quiet; answers to end messages may follow
-  std::optional<Departure> departure_;          ///< none if no rank sends records
+  bool ended_ = false;     ///< no more batches are needed
+  bool is_quiet_ = false;  ///< was quiet; answers to end messages may follow
+  Departure departure_;
   std::optional<KeptRecords> kept_;             ///< records that this rank has read itself
   std::optional<records::Position> waits_for_;  ///< first record of the batch that had not arrived
 };

@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "lmdbio/base/log.h"
 #include "lmdbio/ranks/file_source.h"
 #include "lmdbio/ranks/stream_terms.h"
 
@@ -120,8 +121,8 @@ Status StreamMember::begin(const Agreement::Answer& answer, std::string& why) {
     return assignment.error();
   }
   assignment_ = std::move(assignment).value();
-  // If nothing is kept, a records::Stream of this rank is better, because it reads ahead.
-  if (!assignment_->has_rounds() || (votes.reads_alone && keeps_.parts == 0)) {
+  // Records in the page cache need no messages and no copies.
+  if (!assignment_->has_rounds() || votes.reads_alone) {
     keep_only(0);
     state_ = State::alone;
     return {};
@@ -136,7 +137,7 @@ Status StreamMember::begin(const Agreement::Answer& answer, std::string& why) {
                                            limit - TeamReader::for_messages(limit),
                                            1.0 / static_cast<double>(team.nodes()));
   RankStream::Settings settings;
-  if (!votes.reads_alone) settings.reader_ranks = team.reader_ranks();
+  settings.reader_ranks = team.reader_ranks();
   settings.ahead = kRoundsAhead;
   settings.turns = team.turns();
   settings.nodes = team.network().nodes();
@@ -168,6 +169,13 @@ void StreamMember::take_answer() {
   if (answer.verdict == Agreement::Verdict::agreed) st = begin(answer, why);
   if (st.raw() == ENOMEM) throw std::bad_alloc();
   if (!st.ok()) return fail(st, why);
+  if (reader_->team()->rank() == 0)
+    log_line(LogLevel::info, "%s: %s", reader_->path().c_str(),
+             votes_in(answer.votes).reads_alone
+                 ? "each rank reads alone: the records are in the page caches of all nodes"
+             : state_ == State::alone
+                 ? "each rank reads alone: for this order, that is estimated to cost less"
+                 : "the ranks read together");
   list_.reset();
   agreement.forget(claim_);
   if (state_ == State::alone) return;

@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "lmdbio/base/log.h"
 #include "lmdbio/ranks/pauses.h"
 
 namespace lmdbio::ranks {
@@ -41,6 +42,10 @@ Status TeamStream::open(std::shared_ptr<TeamReader> reader, const lmdbio_order& 
       made->member_ = std::make_shared<StreamMember>(std::move(reader), made->order_, made->list_);
       team.add(made->member_);
       team.notify();
+    } else if (ranks > 1 && team.rank() == 0) {
+      log_line(LogLevel::info,
+               "%s: each rank reads alone: the order is one of keys, or not a share of this rank",
+               made->reader_->path().c_str());
     }
   }
   out = std::move(made);

@@ -43,7 +43,6 @@ struct More {
   bool has_cache = false;
   double in_page_cache = 0;
   std::uint64_t take_nothing = 0;  ///< a bit for each rank
-  bool no_readers = false;
 };
 
 /// A job whose ranks take turns by chance.
@@ -64,7 +63,6 @@ class Ranks {
     std::iota(ranks.begin(), ranks.end(), 0);
     std::shuffle(ranks.begin(), ranks.end(), std::minstd_rand(static_cast<unsigned>(seed)));
     settings.reader_ranks.assign(ranks.begin(), ranks.begin() + job.readers);
-    if (more.no_readers) settings.reader_ranks.clear();
     groups.resize(job.readers);
     for (std::uint32_t r = 0; r < job.ranks; ++r) {
       sources.push_back(std::make_unique<FakeSource>(records_, seed * 77 + r, faults));
@@ -533,31 +531,6 @@ TEST(KeptRecords, AsManyAsThereIsRoomFor) {
     }
     EXPECT_GE(n, kLimit / 100'000 * 95 / 100) << batch;
     EXPECT_LE(n, kLimit / 100'000 + 1);
-  }
-}
-
-// All ranks have all records there: there are no readers, and no messages.  Shares that come again are read
-// once, as far as there is memory to keep them.
-TEST(RankStream, RanksWithoutReaders) {
-  for (const std::uint64_t keeps : {std::uint64_t{0}, std::uint64_t{1500}, UINT64_MAX}) {
-    Job job;
-    job.order.size = sizeof job.order;
-    job.order.batch = 7;
-    job.order.end_epoch = 3;
-    job.order.last = LMDBIO_LAST_PAD;
-    job.ranks = job.readers = 3;
-    job.round_records = 33;
-    Ranks ranks(job, 120, 3, {.reads = 10}, 3,
-                {.keeps = keeps, .has_cache = true, .take_nothing = 7, .no_readers = true});
-    ranks.run();
-    if (HasFatalFailure()) return;
-    EXPECT_EQ(ranks.network.messages, 0u);
-    std::map<unsigned, unsigned> read;  // how many records so often
-    for (const auto& s : ranks.sources)
-      for (const auto& [ordinal, times] : s->times) read[std::min(times, 3u)] += 1;
-    EXPECT_EQ(read[3] == 120, keeps == 0);
-    EXPECT_EQ(read[1] > 5, keeps != 0);
-    EXPECT_EQ(read[1] > 80, keeps == UINT64_MAX);
   }
 }
 
