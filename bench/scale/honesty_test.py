@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Tests that every strategy of run_scale reads exactly as docs/strategies.md says.
+"""Tests that every strategy of run_scale reads exactly as bench/scale/README.md says.
 
     honesty_test.py RUN_SCALE LIBLMDBIO_MPI LMDBIO_SLOWFS [PART OF A NAME]
 

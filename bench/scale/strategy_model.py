@@ -1,5 +1,5 @@
 """Computes the requests of the readers of each strategy, from the pages of the file and from the definitions in
-docs/strategies.md, section "What each strategy reads".  Shares no code with the strategies."""
+bench/scale/README.md, section "What each strategy reads".  Shares no code with the strategies."""
 from collections import namedtuple
 from itertools import groupby
 

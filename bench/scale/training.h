@@ -20,7 +20,7 @@ struct TrainingSettings {
   bool progress = false;            ///< rank 0 shows the progress on standard error
 };
 
-/// Runs the loop.  All ranks call it.  Returns the report of rank 0; docs/strategies.md describes its
+/// Runs the loop.  All ranks call it.  Returns the report of rank 0; bench/scale/README.md describes its
 /// members.  Ends the program if a record differs from its checksum.
 nlohmann::json train(const TrainingSettings& training, const LoaderSettings& loading, World& world);
 

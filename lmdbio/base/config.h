@@ -22,7 +22,7 @@ enum class NodeMode : unsigned char { automatic, cache, chunks, off };
 
 struct Config {
   bool disable = false;
-  std::string stock_lib;  // if empty, LMDBIO finds it by the rules in docs/abi.md
+  std::string stock_lib;  // if empty, LMDBIO finds it by the rules in docs/design.md (Routing)
   LogLevel log_level = LogLevel::warn;
   bool strict = false;
   unsigned lock_seconds = 10;  // 0: no limit

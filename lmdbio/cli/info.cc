@@ -37,7 +37,7 @@ struct Verdict {
   std::string text;
 };
 
-/// Returns how LMDBIO treats a program that opens the database, as docs/design.md (Routing) describes.
+/// Returns how LMDBIO treats a program that opens the database, as docs/abi.md describes.
 std::vector<Verdict> verdicts(const Database& database, std::uint64_t map_bytes) {
   std::vector<Verdict> out;
   for (unsigned i = 0; i < 2; ++i)

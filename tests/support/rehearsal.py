@@ -1,4 +1,4 @@
-"""The order of a followed database, as docs/format.md defines it: a reference for tests, written for clarity."""
+"""Defines the order of a followed database (docs/format.md has a summary), written for clarity."""
 M64 = (1 << 64) - 1
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Tests that a job's reads and messages grow as docs/scale.md says: compares the formulas there with simulated jobs of three sizes, on
+"""Tests that a job's reads and messages grow as the README here says: compares the formulas there with simulated jobs of three sizes, on
 a database that stock LMDB has written.
 
     growth_test.py RUN_SCALE RUN_SCALE_SIMULATED PLATFORM
@@ -25,7 +25,7 @@ OPENING = 12 * PAGE
 
 
 class Facts:
-    """Facts about a job and its database, with the names of docs/scale.md."""
+    """Facts about a job and its database, with the names of the README here."""
 
     def __init__(self, ranks, database):
         with lmdb.open(database, readonly=True, lock=False) as env:
