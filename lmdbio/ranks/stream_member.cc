@@ -88,7 +88,8 @@ void StreamMember::claim() {
     keeps_ = what_to_keep(beside, reader_->team()->kept());
     reader_->team()->keep(keeps_.bytes);
     // A rank to which nothing is sent decides for itself what it keeps, so it accepts any number.
-    terms.votes = votes_of({votes_to_exchange(known), resident_, resident_ ? kKeptParts : keeps_.parts});
+    terms.votes = votes_of({votes_to_exchange(known), resident_ && reads_in_place(known, keeps_),
+                            resident_ ? kKeptParts : keeps_.parts});
   }
   terms.start = {share_.epoch, share_.position};
   terms.options = reader_->team()->options();

@@ -23,6 +23,9 @@ constexpr double kMoreThanEstimated = 8.0 / 7;
 /// If a share has at least this many bytes, nothing is kept: no rank has memory for any part of it.
 constexpr double kMostKept = 1e18;
 constexpr std::uint64_t kPageBytes = 4096;
+/// From this size on, it takes longer to copy a record that is in the page cache than to find it in a few
+/// epochs (docs/decisions/0058).
+constexpr std::uint64_t kFoundBytes = 1024;
 /// Bytes that a rank reads at a time if it reads for itself (records/stream.cc).
 constexpr std::uint64_t kFetchBytes = std::uint64_t{4} << 20;
 
@@ -69,6 +72,10 @@ Keeping what_to_keep(const StreamFacts& f, std::uint64_t set_aside) noexcept {
   keeping.parts = static_cast<unsigned>(std::min<std::uint64_t>((most - set_aside) / part, kKeptParts));
   keeping.bytes = part * keeping.parts;
   return keeping;
+}
+
+bool reads_in_place(const StreamFacts& f, const Keeping& keeping) noexcept {
+  return keeping.parts == 0 || f.record_bytes >= kFoundBytes;
 }
 
 }  // namespace lmdbio::ranks

@@ -52,5 +52,8 @@ struct Keeping {
 /// Computes the part of its share that a rank keeps.  This is nothing if the share differs between epochs, if
 /// there is only one epoch, or if memory is short.  `set_aside`: bytes that are reserved for other streams.
 Keeping what_to_keep(const StreamFacts& facts, std::uint64_t set_aside) noexcept;
+/// Returns whether a rank whose records are in the page cache reads them there in each epoch.  If not, it
+/// copies `keeping` of them in the first epoch: for small records, this costs less than finding them again.
+bool reads_in_place(const StreamFacts& facts, const Keeping& keeping) noexcept;
 
 }  // namespace lmdbio::ranks

@@ -1,6 +1,8 @@
 // Sizes of rounds, what a rank may keep of its share, and its votes.
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "lmdbio/ranks/assignment.h"
 #include "lmdbio/ranks/stream_sizes.h"
 #include "lmdbio/ranks/stream_terms.h"
@@ -96,6 +98,21 @@ TEST(StreamSizes, ARankVotesForWhatCostsLess) {
   EXPECT_TRUE(votes_to_exchange(f));
   f.caches = false;
   EXPECT_FALSE(votes_to_exchange(f));
+}
+
+TEST(StreamSizes, OnlySmallRecordsAreCopiedFromThePageCache) {
+  for (const auto& [record_bytes, parts, in_place] : {std::tuple{200u, 8u, false},
+                                                      {200u, 1u, false},
+                                                      {200u, 0u, true},
+                                                      {1023u, 8u, false},
+                                                      {1024u, 8u, true},
+                                                      {3200u, 8u, true},
+                                                      {112640u, 8u, true},
+                                                      {112640u, 0u, true}}) {
+    StreamFacts f;
+    f.record_bytes = record_bytes;
+    EXPECT_EQ(reads_in_place(f, {parts, parts}), in_place) << record_bytes << ' ' << parts;
+  }
 }
 
 TEST(StreamTerms, WhatNoRankIsAgainst) {
