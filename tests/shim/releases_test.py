@@ -240,6 +240,7 @@ class Real(Releases):
         stock, ours = (self.run_10(mode, "read", paths[0]) for mode in ("stock", "preload"))
         self.assertEqual(stock.returncode, 0, stock.out)
         self.check_same(stock, ours)
+        self.assertGreater(ours.calls_ours(), 1000)
 
     def test_a_file_of_09_is_read(self):
         path = self.made_by_09()
