@@ -16,7 +16,7 @@ namespace {
 /// Milliseconds between two looks for a commit, at first and at last.
 constexpr int kFirstWait = 1, kLongestWait = 20;
 /// One of so many samples is probed before they are announced: after one that was not in memory, and at last.
-constexpr std::uint64_t kProbeMost = 4, kProbeLeast = 32;
+constexpr std::uint64_t kProbeMost = 4, kProbeLeast = 128;
 MDB_val val(Bytes b) noexcept { return {b.size(), const_cast<std::byte*>(b.data())}; }
 
 /// The bytes of a batch.

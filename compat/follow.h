@@ -217,7 +217,8 @@ class Follow {
   std::uint64_t snapshot_ = 0;                                ///< number of the current one
   std::uint64_t oldest_place_ = 0;                            ///< places of earlier snapshots are not valid
   std::unordered_map<std::uint64_t, std::uint64_t> dropped_;  ///< leaf page -> first snapshot without it
-  std::uint64_t probe_every_ = 1;                             ///< one of so many samples is probed
+  std::shared_ptr<const OpenFile> file_;                      ///< comparisons read through it
+  std::uint64_t probe_every_ = 16;                            ///< one of so many samples is probed
   std::uint64_t probed_ = 0;  ///< samples, to see whether they have to be announced
   CountedBytes memory_;
   std::string state_;

@@ -217,8 +217,9 @@ Status Follow::stamp_of(const ReadTxn& t, std::string& out, tree::DiffProblem& p
 Status Follow::compare(MDB_txn* txn, std::string& why, std::uint64_t most) {
   const ReadTxn &newer = *as<ReadTxn>(txn), &older = *as<ReadTxn>(current_.txn);
   const Origin origin = newer.env->engine->file().origin();
-  const Result<std::shared_ptr<const OpenFile>> file = OpenFile::get(origin, OpenFile::With::exact_alone);
-  const File* const reads = file ? &file.value()->base() : nullptr;
+  if (file_ == nullptr)
+    if (auto file = OpenFile::get(origin, OpenFile::With::exact_alone)) file_ = std::move(file).value();
+  const File* const reads = file_ != nullptr ? &file_->base() : nullptr;
   const bool is_first = !started_, appended = !is_first && options_.plain.append_only != 0;
   tree::DiffSide before = side_of(older, reads, origin.fd);
   if (is_first)

@@ -76,9 +76,6 @@ class Diff {
   Status dups_of(const DiffItem& node, DiffItems& items);
   Status value(bool newer, const DiffItem& item, Bytes& out);
   Status give(const ChangedRecord& record);
-  ChangedRecord inserted(const DiffItem& i) const noexcept {  // its value is in its leaf page
-    return {Change::inserted, name_, i.key_span(), {}, {i.data, i.data_bytes}, i.page, i.index};
-  }
 
   const Shared shared_;
   DiffVisitor& visitor_;
@@ -154,8 +151,12 @@ Status Diff::trees(const DbRecord& older, const DbRecord& newer) {
 Status Diff::found(const DiffItem* older, const DiffItem* newer) {
   if (older != nullptr && newer != nullptr && same_node(shared_, older_, newer_, *older, *newer)) return {};
   const bool alone = older == nullptr && (flags_ & MDB_DUPSORT) == 0;  // emit() needs no other pages
-  if (alone && pairs_.empty())
-    return newer->flags != 0 ? emit({false, true, {}, *newer}) : give(inserted(*newer));
+  if (alone && pairs_.empty() && (newer->flags & ~kBigData) == 0) {
+    Bytes bytes;
+    if (const Status st = value(true, *newer, bytes); !st.ok()) return st;
+    return give({Change::inserted, name_, newer->key_span(), {}, bytes, newer->page, newer->index});
+  }
+  if (alone && pairs_.empty()) return emit({false, true, {}, *newer});
   pairs_.push_back({older != nullptr, newer != nullptr, older != nullptr ? *older : DiffItem{},
                     newer != nullptr ? *newer : DiffItem{}});
   return pairs_.size() < kTogether ? Status() : flush();
