@@ -90,6 +90,7 @@ MDB_env* make_real(const EnvHandle& env, int& rc) noexcept {
   if (setup.map_bytes != 0) rc = stock.env_set_mapsize(made, setup.map_bytes);
   if (rc == 0 && setup.readers != 0) rc = stock.env_set_maxreaders(made, setup.readers);
   if (rc == 0) rc = stock.env_set_maxdbs(made, env.max_dbs);
+  if (rc == 0 && setup.page_bytes != 0) rc = stock.env_set_pagesize(made, setup.page_bytes);
   if (rc == 0 && setup.userctx != nullptr) rc = stock.env_set_userctx(made, setup.userctx);
   if (rc == 0 && setup.assert_function != nullptr) rc = stock.env_set_assert(made, setup.assert_function);
   if (rc == 0) return made;
@@ -168,10 +169,12 @@ MDB_env* reopen(EnvHandle& env, int& rc) {
   }
   rc = ESTALE;
   if (!is_inherited(env, at)) return nullptr;
-  if (const Status st = prove_openable(file.c_str(), env.proof, env.local); !st.ok()) {
+  Proof proof;
+  if (const Status st = prove_openable(file.c_str(), *env.stock, env.proof, proof); !st.ok()) {
     rc = st.raw();
     return nullptr;
   }
+  env.local = proof.local;
   bool lockless = env.lockless;
   MDB_env* made = make_open(env, env.setup.path.c_str(), env.flags | (lockless ? MDB_NOLOCK : 0u), rc);
   if (made == nullptr && !lockless && !config().strict && is_about_locks(rc)) {
@@ -230,7 +233,7 @@ int open_companion(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t 
   const Stock& stock = *env.stock;
   MDB_env* real = env.real.load(std::memory_order_relaxed);
   const bool read_only = (flags & MDB_RDONLY) != 0 && env.engine == nullptr && !env.opened;
-  if (!read_only || !stock.opens_served_files()) {
+  if (!read_only || env.setup.own_pages) {  // make_real() cannot repeat these settings
     const int rc = open_as_stock(stock, real, path, flags, mode);
     if (rc == 0) env.opened = true;
     return rc;

@@ -28,6 +28,7 @@ extern "C" {
 
 LMDBIO_ABI int mdb_env_set_pagesize(MDB_env* env, int size) {
   LMDBIO_ENV_CALL(env_set_pagesize, size);
+  if (rc == 0) e->setup.page_bytes = size;
   return rc;
 }
 

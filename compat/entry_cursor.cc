@@ -63,7 +63,8 @@ int renew_elsewhere(ForwardCursor* c, ReadTxn& t) {
     dups.reset(new (std::nothrow) tree::Walker);
     if (dups == nullptr) return ENOMEM;
   }
-  c->stock->cursor_close(c->real);
+  // 1.0 reads the cursor's transaction, which it has freed if it has ended.  Then the cursor is not freed.
+  if (c->owner != nullptr || c->stock->series != Series::v10) c->stock->cursor_close(c->real);
   if (c->owner != nullptr) c->owner->counters.add(c->counters);
   c->detach();
   (void)make_cursor<ReadCursor>(empty_cursor(c), t, dbi, std::move(dups));

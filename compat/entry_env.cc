@@ -31,7 +31,6 @@ EnvHandle* as_env(const MDB_env* e) noexcept { return as<EnvHandle>(e); }
 /// engine.
 const char* start_engine(EnvHandle& env, unsigned open_flags) {
   const Stock& stock = *env.stock;
-  if (!stock.opens_served_files()) return "opened by LMDB 1.0";
   MDB_env* const real = env.passed();
   unsigned flags = 0;
   MDB_envinfo info{};
@@ -42,9 +41,11 @@ const char* start_engine(EnvHandle& env, unsigned open_flags) {
     return "stock LMDB gave no information about the environment";
   struct stat file;
   const bool regular = ::fstat(fd, &file) == 0 && S_ISREG(file.st_mode);
-  if (const char* const why = route({flags, open_flags, stat.ms_psize, regular}); why != nullptr) return why;
+  const format::PageFormat pages{stat.ms_psize, stock.format()};
+  if (const char* const why = route({flags, open_flags, pages, regular, env.setup.own_pages}); why != nullptr)
+    return why;
   Result<std::unique_ptr<tree::Env>> engine =
-      tree::Env::open(fd, {stat.ms_psize, info.me_mapsize, env.max_dbs, (flags & MDB_NORDAHEAD) != 0,
+      tree::Env::open(fd, {pages, info.me_mapsize, env.max_dbs, (flags & MDB_NORDAHEAD) != 0,
                            behaviour_of(stock), info.me_last_pgno, env.stats.path.c_str(), identity_of(file),
                            data_file(env.setup.path.c_str(), open_flags)});
   if (!engine) {
@@ -100,23 +101,17 @@ LMDBIO_ABI int mdb_env_open(MDB_env* env, const char* path, unsigned int flags, 
   if (e == nullptr) return LMDBIO_FORWARD(env_open, ENOSYS, env, path, flags, mode);
   if (e->passed() == nullptr || e->refused || (e->opened && e->engine != nullptr)) return EINVAL;
   const Uncancelled wait;
-  bool read_only = path != nullptr && (flags & MDB_RDONLY) != 0 && !e->opened;  // writers: as stock
+  // As stock: writers, and environments with the program's own functions for pages.
+  const bool read_only = path != nullptr && (flags & MDB_RDONLY) != 0 && !e->opened && !e->setup.own_pages;
   char file[PATH_MAX];
-  if (read_only && !e->stock->opens_served_files()) {
-    bool alone = false;
-    const AsyncSignalsBlocked fork_safe;
-    (void)guarded([&] {
-      alone = open_other_format(*e, path, flags, mode);
-      return Status();
-    });
-    if (alone) return 0;
-    read_only = false;
-  }
+  Proof proof;
   if (read_only) {
     const int saved = errno;
     e->proof.reset();  // kept by an open that failed
     // Stock rejects longer paths.
-    const Status st = data_file(path, flags, file) ? prove_openable(file, e->proof, e->local) : Status();
+    const Status st =
+        data_file(path, flags, file) ? prove_openable(file, *e->stock, e->proof, proof) : Status();
+    e->local = proof.local;
     errno = saved;
     if (!st.ok()) {
       e->refused = true;
@@ -124,12 +119,19 @@ LMDBIO_ABI int mdb_env_open(MDB_env* env, const char* path, unsigned int flags, 
     }
   }
   const AsyncSignalsBlocked fork_safe;  // once for all that follows
+  bool alone = false;
+  if (proof.other_release) {
+    (void)guarded([&] {
+      alone = open_other_format(*e, path, flags, mode);
+      return Status();
+    });
+    if (alone) return 0;
+  }
   if (const int rc = guarded([&] { return as_status(open_companion(*e, path, flags, mode)); }); rc != 0) {
     if (read_only) {
-      bool alone = false;
       (void)guarded([&] {
         e->proof.open(file);
-        alone = open_alone(*e, path, flags, rc);
+        alone = open_unmapped(*e, path, flags);
         return Status();
       });
       if (alone) return 0;

@@ -1,6 +1,7 @@
 // Entry points of writes: stock serves them.  For transactions of ours they return the errors that stock
 // returns.
 #include <cerrno>
+#include <cstdint>
 
 #include "compat/abi.h"
 
@@ -40,10 +41,14 @@ LMDBIO_ABI int mdb_cursor_put(MDB_cursor* cursor, MDB_val* key, MDB_val* data, u
   if (const ReadCursor* const c = as<ReadCursor>(cursor); c != nullptr) {
     if (key == nullptr) return EINVAL;
     if ((flags & MDB_MULTIPLE) != 0) {
+      const std::size_t items = data[1].mv_size;
+      const bool is_10 = c->handle.read_only_error() != EACCES;
+      if (is_10 && items == 0) return EINVAL;
       data[1].mv_size = 0;  // number of items stored
       if (c->cursor.txn() != nullptr &&
           (c->cursor.txn()->record_now(c->cursor.dbi()).flags & MDB_DUPFIXED) == 0)
         return MDB_INCOMPATIBLE;
+      if (is_10 && data[0].mv_size > SIZE_MAX / items) return MDB_BAD_VALSIZE;
     }
     return c->handle.read_only_error();
   }

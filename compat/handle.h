@@ -216,6 +216,7 @@ struct ForwardCursor {
 struct Setup {
   std::size_t map_bytes = 0;  ///< 0: not set
   unsigned readers = 0;       ///< 0: not set
+  int page_bytes = 0;         ///< of a new file (1.0); 0: not set
   unsigned open_flags = 0;
   mdb_mode_t mode = 0;
   void* userctx = nullptr;

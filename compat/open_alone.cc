@@ -4,18 +4,15 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 
 #include "compat/companion.h"
 #include "compat/prove.h"
 #include "compat/route.h"
 #include "lmdbio/base/config.h"
-#include "lmdbio/base/fork_safe_mutex.h"
 #include "lmdbio/base/log.h"
 #include "lmdbio/base/mapping.h"
 #include "lmdbio/format/meta_view.h"
 #include "lmdbio/io/engine_pread.h"
-#include "lmdbio/tree/snapshot.h"
 
 namespace lmdbio::compat {
 
@@ -49,33 +46,25 @@ int largest_key_of_10(std::size_t page_size) noexcept {
   return static_cast<int>(node - format::kNodeHeader - sizeof(format::DbRecord));
 }
 
-/// Returns whether `page` is a meta page of LMDB 0.9, perhaps a damaged one.
-bool is_of_09(Bytes page) noexcept {
-  const format::MetaKind kind = format::judge_meta(page);
-  if (kind == format::MetaKind::other || kind == format::MetaKind::encrypted) return false;
-  const Result<format::MetaRecord> meta = format::parse_meta(page);
-  return !meta || format::version(meta.value()) == format::Version::v09;
-}
-
-}  // namespace
-
-bool open_alone(EnvHandle& env, const char* path, unsigned flags, int rc) {
+/// Opens the file without the real library.  `refusal`: what that library answers; 0: it has answered, and
+/// the file may be one that cannot be mapped.
+bool open(EnvHandle& env, const char* path, unsigned flags, int refusal) {
+  const bool other_release = refusal != 0;
   int why = 0;
-  if (config().strict || !env.proof) return false;
+  if (config().strict || !env.proof || (env.setup.open_flags & kPrevSnapshot) != 0) return false;
   const bool mapped = can_be_mapped(env.proof.get(), why);
-  if (mapped && rc != MDB_VERSION_MISMATCH && rc != MDB_INVALID) return false;
+  if (mapped && !other_release) return false;
   const Result<File> file = File::from_fd(env.proof.get(), File::Take::borrow);
   if (!file) return false;
   const Result<format::MetaRecord> meta = newest_meta(file.value());
   if (!meta) return false;
   const format::MetaRecord& m = meta.value();
   const format::PageFormat pages{format::page_size(m), format::version(m)};
-  const format::Version own = env.stock->series == Series::v10 ? format::Version::v10 : format::Version::v09;
-  if (mapped && pages.version == own) return false;  // refused for another reason
+  if ((pages.version != env.stock->format()) != other_release) return false;
   constexpr unsigned kShown = MDB_NOSYNC | MDB_NOMETASYNC | MDB_MAPASYNC | MDB_NOMEMINIT | MDB_NOSUBDIR |
                               MDB_RDONLY | MDB_NOTLS | MDB_NOLOCK | MDB_NORDAHEAD;
   const unsigned shown = env.setup.open_flags & kShown;
-  if (route({shown, flags, pages.size, true}) != nullptr) return false;
+  if (route({shown, flags, pages}) != nullptr) return false;
 
   const std::uint64_t used = (m.last_pg + 1) * pages.size;
   const std::uint64_t map_bytes = std::max<std::uint64_t>(
@@ -93,12 +82,12 @@ bool open_alone(EnvHandle& env, const char* path, unsigned flags, int rc) {
                                                       : env.stock->env_get_maxkeysize(real);
   (void)env.stock->env_get_maxreaders(real, &env.max_readers);
   env.stock->env_close(real);
-  env.reopen_error = mapped ? rc : why;
+  env.reopen_error = mapped ? refusal : why;
   env.reopening.store(Reopening::done);
   env.engine = std::move(engine).value();
   env.fd = env.proof.get();
   env.setup.map_bytes = map_bytes;
-  env.flags = shown;
+  env.flags = shown | (env.setup.open_flags & kRemapChunks);
   env.lockless = env.opened = env.alone = true;
   env.stats.opened(path, nullptr, env.fd);
   env.serve();
@@ -117,31 +106,19 @@ bool open_alone(EnvHandle& env, const char* path, unsigned flags, int rc) {
   return true;
 }
 
+}  // namespace
+
+bool open_unmapped(EnvHandle& env, const char* path, unsigned flags) { return open(env, path, flags, 0); }
+
 bool open_other_format(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t mode) {
-  char name[PATH_MAX];
-  if (config().strict || env.setup.own_pages || !data_file(path, flags, name)) return false;
-  env.proof.reset();  // kept by an open that failed
-  {
-    const AsyncSignalsAllowed program;  // a server may not answer
-    env.proof.open(name);
-  }
-  if (!env.proof) return false;
+  const bool is_10 = env.stock->series == Series::v10;
+  constexpr unsigned kKnown = MDB_FIXEDMAP | MDB_NOSUBDIR | MDB_NOSYNC | MDB_RDONLY | MDB_NOMETASYNC |
+                              MDB_WRITEMAP | MDB_MAPASYNC | MDB_NOTLS | MDB_NOLOCK | MDB_NORDAHEAD |
+                              MDB_NOMEMINIT;
+  if ((flags & ~(kKnown | (is_10 ? kPrevSnapshot | kRemapChunks : 0u))) != 0) return false;
   note_open(env, path, flags, mode);
-  constexpr unsigned kPrevSnapshot = 0x2000000;  // MDB_PREVSNAPSHOT of 1.0's lmdb.h
-  const Result<File> file = File::from_fd(env.proof.get(), File::Take::borrow);
-  std::byte page[format::kMetaBytes];
-  char why[160];
-  if (file && (env.setup.open_flags & kPrevSnapshot) == 0) {
-    PreadEngine engine(file.value());
-    if (read_fully(engine, 0, page).ok() && is_of_09(page)) {
-      if (!tree::prove_metas(file.value(), why).ok())
-        log_line(LogLevel::warn, "%s: meta pages: %s", name, why);
-      else if (open_alone(env, path, flags, MDB_VERSION_MISMATCH))
-        return true;
-    }
-  }
-  env.proof.release();
-  return false;
+  // For calls that need the real library.
+  return open(env, path, flags, is_10 ? MDB_VERSION_MISMATCH : MDB_INVALID);
 }
 
 }  // namespace lmdbio::compat

@@ -7,15 +7,16 @@
 
 namespace lmdbio::compat {
 
-/// Called after the real library refused a read-only open of `path` with `rc`.  Opens the environment without
-/// the real library (env.alone), and logs one line, if the file system cannot map the file, or if the file
-/// has the format of another release of LMDB.  Transactions then take no locks.  Returns false if neither is
-/// the reason, if LMDBIO_STRICT is set, or if this open fails as well; nothing has changed then.
-bool open_alone(EnvHandle& env, const char* path, unsigned flags, int rc);
+// Both functions open an environment read-only without the real library (env.alone), and log one line.
+// Transactions then take no locks.  They return false if LMDBIO_STRICT is set, if MDB_PREVSNAPSHOT is, or if
+// this open fails as well.
 
-/// Called before a read-only open by a real library that refuses the files that the engine reads
-/// (Stock::opens_served_files()).  If `path` is such a file, opens it without the real library, which would
-/// first initialize the lock file in its own format.  Returns false if the real library has to open it.
+/// Called after the real library refused the open of `path`.  Returns false if the file system can map the
+/// file.
+bool open_unmapped(EnvHandle& env, const char* path, unsigned flags);
+
+/// Called before a read-only open of a file that has the format of the other release (Proof::other_release).
+/// The real library would first initialize the lock file in its own format.
 bool open_other_format(EnvHandle& env, const char* path, unsigned flags, mdb_mode_t mode);
 
 }  // namespace lmdbio::compat

@@ -11,6 +11,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 
 #include "compat/guard.h"
 #include "compat/handle.h"
@@ -87,24 +88,25 @@ bool is_settled(const struct stat& at) noexcept {
   return ns(now) - std::max(ns(at.st_mtim), ns(at.st_ctim)) > least;
 }
 
-/// Files on local file systems whose metas were checked, with their state at that time.  One word per file,
-/// without a lock, because a forked child might find a lock held.  A write through a mapping changes the
-/// timestamps late, so an entry may be old.  That does no harm, because the writer does not damage the metas.
+/// Files on local file systems whose metas were checked and are of a version, with their state at that time.
+/// One word per file, without a lock, because a forked child might find a lock held.  A write through a
+/// mapping changes the timestamps late, so an entry may be old.  That does no harm, because the writer does
+/// not damage the metas.
 class Proven {
  public:
-  bool has(const struct stat& at) const noexcept {
-    const std::uint64_t hash = hash_of(at);
+  bool has(const struct stat& at, format::Version version) const noexcept {
+    const std::uint64_t hash = hash_of(at, version);
     return words_[hash % kWords].load(std::memory_order_relaxed) == hash;
   }
-  void add(const struct stat& at) noexcept {
-    const std::uint64_t hash = hash_of(at);
+  void add(const struct stat& at, format::Version version) noexcept {
+    const std::uint64_t hash = hash_of(at, version);
     words_[hash % kWords].store(hash, std::memory_order_relaxed);
   }
 
  private:
   static constexpr std::size_t kWords = 1021;
-  static std::uint64_t hash_of(const struct stat& at) noexcept {
-    std::uint64_t h = 1;
+  static std::uint64_t hash_of(const struct stat& at, format::Version version) noexcept {
+    std::uint64_t h = 1 + format::raw(version);
     for (const std::uint64_t n :
          {std::uint64_t{at.st_dev}, std::uint64_t{at.st_ino}, static_cast<std::uint64_t>(at.st_size),
           static_cast<std::uint64_t>(ns(at.st_mtim)), static_cast<std::uint64_t>(ns(at.st_ctim))})
@@ -164,15 +166,15 @@ void KeptFd::open(const char* file) noexcept {
   keep(UniqueFd(::open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY)));
 }
 
-Status prove_openable(const char* file, KeptFd& kept, bool& local) noexcept {
-  local = false;
+Status prove_openable(const char* file, const Stock& stock, KeptFd& kept, Proof& proof) noexcept {
+  proof = {};
   struct stat at;
   {
     const AsyncSignalsAllowed program;  // a server may not answer
     if (::stat(file, &at) != 0) return {};
     if (S_ISREG(at.st_mode)) {
-      local = proven.has(at);
-      if (local) return {};
+      proof.local = proven.has(at, stock.format());
+      if (proof.local) return {};
       kept.open(file);
     }
   }
@@ -187,13 +189,18 @@ Status prove_openable(const char* file, KeptFd& kept, bool& local) noexcept {
   const bool settled = is_settled(at);  // before the metas are read
   const Result<File> opened = File::from_fd(kept.get(), File::Take::borrow);
   if (!opened) return {};
-  local = is_local_file_system(kept.get());
+  proof.local = is_local_file_system(kept.get());
   char why[kWhyBytes];
-  const Status st = tree::prove_metas(opened.value(), why);
+  std::optional<format::Version> version;
+  const Status st = tree::prove_metas(opened.value(), why, version);
+  if (version && *version != stock.format()) {
+    proof.other_release = st.ok();
+    return {};  // if not, explain_refusal() has the reason
+  }
   if (!st.ok()) {
     log_line(LogLevel::warn, "%s: meta pages: %s", file, why);
-  } else if (local) {  // other file systems would ask a server
-    if (settled) proven.add(at);
+  } else if (proof.local) {  // other file systems would ask a server
+    if (settled) proven.add(at, stock.format());
     kept.release();
   }
   return st;
@@ -216,6 +223,8 @@ void explain_refusal(const std::string& file, const KeptFd& fd) noexcept {
   int which = 0;
   if (explain_metas(opened.value(), why, which))
     log_line(LogLevel::warn, "%s: meta page %d: %s", file.c_str(), which, why);
+  else if (!tree::prove_metas(opened.value(), why).ok())
+    log_line(LogLevel::warn, "%s: meta pages: %s", file.c_str(), why);
 }
 
 Status prove_copyable(EnvHandle& env, MDB_env* real, const ReadTxn* of) {

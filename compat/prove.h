@@ -14,6 +14,7 @@ namespace lmdbio::compat {
 
 struct EnvHandle;
 struct ReadTxn;
+struct Stock;
 
 /// Returns the data file of an environment at `path` that is opened with `flags` (MDB_NOSUBDIR).
 std::string data_file(const char* path, unsigned flags);
@@ -46,14 +47,20 @@ class KeptFd {
   FileIdentity id_;
 };
 
-/// Checks the file before a read-only open.  Returns MDB_INVALID or MDB_CORRUPTED, logged, if stock would
-/// crash on the file's metas (tree::prove_metas) or wait forever (a pipe).  Stock itself detects all other
-/// faults.  Sets `local` if the file is known to be on a local file system.  A local file that was checked
-/// before and has not changed is not opened.  Any thread; allocates nothing.
+/// What is known of a file before it is opened.
+struct Proof {
+  bool local = false;          ///< it is on a local file system
+  bool other_release = false;  ///< it has the format of the release that `stock` is not; its metas are good
+};
+
+/// Checks the file before a read-only open by `stock`.  Returns MDB_INVALID or MDB_CORRUPTED, logged, if
+/// stock would crash on the file's metas (tree::prove_metas) or wait forever (a pipe).  Stock itself detects
+/// all other faults.  A local file that was checked before and has not changed is not opened.  Any thread;
+/// allocates nothing.
 ///
-/// Closing the file drops locks that the program has on it (fcntl(2)).  If there may be any, the file stays
-/// open in `keep`.
-Status prove_openable(const char* file, KeptFd& keep, bool& local) noexcept;
+/// Closing the file drops locks that the program has on it (fcntl(2)).  If there may be any, and if the file
+/// is one of the other release, it stays open in `keep`.
+Status prove_openable(const char* file, const Stock& stock, KeptFd& keep, Proof& proof) noexcept;
 
 /// Called after stock refused a read-only open.  Logs one line if something is wrong with the file.  `fd` is
 /// as prove_openable() left it.

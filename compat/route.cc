@@ -2,8 +2,6 @@
 
 #include <lmdb.h>
 
-#include "lmdbio/format/layout.h"
-
 namespace lmdbio::compat {
 
 const char* route(const RouteFacts& facts) noexcept {
@@ -11,7 +9,11 @@ const char* route(const RouteFacts& facts) noexcept {
   if (((facts.env_flags | facts.open_flags) & MDB_FIXEDMAP) != 0) return "MDB_FIXEDMAP";
   if ((facts.env_flags & MDB_WRITEMAP) != 0) return "MDB_WRITEMAP";
   if (!facts.regular) return "not a regular file";
-  if (facts.page_size < format::kMinPageSize || facts.page_size > format::max_page_size(format::Version::v10))
+  if (facts.own_pages) return "functions for encryption or checksums";
+  if ((facts.env_flags & kPrevSnapshot) != 0) return "MDB_PREVSNAPSHOT";
+  if ((facts.env_flags & kRemapChunks) != 0) return "MDB_REMAP_CHUNKS";
+  if (facts.pages.size < format::kMinPageSize ||
+      facts.pages.size > format::max_page_size(facts.pages.version))
     return "unsupported page size";
   return nullptr;
 }

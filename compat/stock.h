@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "compat/functions.h"
+#include "lmdbio/format/layout.h"
 
 namespace lmdbio::compat {
 
@@ -27,8 +28,10 @@ struct Stock {
   int patch;  ///< the last number of its version
   const char* path;
 
-  /// Returns whether the engine reads the files that this library opens.
-  bool opens_served_files() const noexcept { return series == Series::v09; }
+  /// Returns the format of the files that this library opens.  Not for Series::other.
+  format::Version format() const noexcept {
+    return series == Series::v10 ? format::Version::v10 : format::Version::v09;
+  }
   /// Returns the code of writes to a read-only environment or transaction.
   int read_only_error() const noexcept {
     constexpr int kIsReadOnly = -30770;  // MDB_IS_READONLY of 1.0's lmdb.h

@@ -1,5 +1,5 @@
 // Checks what stock's compacting copy requires of a file.  Follows mdb_env_copyfd1 and mdb_env_cwalk in mdb.c
-// of 0.9.24.
+// of 0.9.24 and 1.0.1.
 
 #include <cerrno>
 
@@ -22,7 +22,7 @@ constexpr unsigned kNestingLimit = 8;
 class CopyChecker {
  public:
   CopyChecker(const window::WindowView& file, const Snapshot& snapshot, CopyHazard& why) noexcept
-      : file_(file), snapshot_(snapshot), why_(why) {}
+      : file_(file), version_(file.version()), snapshot_(snapshot), why_(why) {}
 
   Status run() noexcept {
     const std::uint64_t home = snapshot_.txnid & 1;
@@ -47,10 +47,7 @@ class CopyChecker {
 
  private:
   enum class Role : unsigned char { free, records, duplicates };
-  /// The stock library that copies is one of LMDB 0.9.
-  static constexpr format::Version kVersion = format::Version::v09;
-  static constexpr std::size_t kHeader = format::page_header(kVersion);
-  static format::PageHeader header(const std::byte* page) noexcept { return {page, kVersion}; }
+  format::PageHeader header(const std::byte* page) const noexcept { return {page, version_}; }
 
   Status hazard(std::uint64_t page, const char* reason, int rc = MDB_CORRUPTED) noexcept {
     why_ = {page, reason};
@@ -81,11 +78,12 @@ class CopyChecker {
     const std::size_t lower = header(at).lower(), upper = header(at).upper();
     const bool is_branch = (flags & format::kBranch) != 0, is_leaf2 = (flags & format::kLeaf2) != 0;
     if (is_branch == ((flags & format::kLeaf) != 0)) return hazard(p, "neither a branch page nor a leaf");
-    if (lower < kHeader || lower > upper) return hazard(p, "the bounds of its free space are wrong");
+    const std::size_t slots = format::page_header(version_);
+    if (lower < slots || lower > upper) return hazard(p, "the bounds of its free space are wrong");
     // mdb_page_copy of a LEAF2 page counts from the page's end.
     if (is_leaf2 ? ((upper - lower) & ~std::size_t{7}) > size || is_branch : upper > size)
       return hazard(p, "the bounds of its free space are wrong");
-    const unsigned count = static_cast<unsigned>((lower - kHeader) / 2);
+    const unsigned count = static_cast<unsigned>((lower - slots) / 2);
     if (is_branch) {
       if (count == 0) return hazard(p, "a branch page without entries");
       return branch(at, p, count, upper, level, depth, role, nesting);
@@ -123,7 +121,7 @@ class CopyChecker {
 
   Status leaf(const std::byte* at, std::uint64_t p, unsigned count, std::size_t upper, Role role,
               unsigned nesting) noexcept {
-    const std::size_t size = file_.page_size();
+    const std::size_t size = file_.page_size(), run = format::run_record(version_);
     NodeBytes taken(size);
     for (unsigned i = 0; i < count; ++i) {
       const std::size_t off = header(at).slot(i);
@@ -132,23 +130,24 @@ class CopyChecker {
       const auto header = load<std::uint64_t>(at + off);
       const auto data_size = static_cast<std::uint32_t>(header);
       const unsigned flags = static_cast<std::uint16_t>(header >> 32);
-      const std::size_t data_at = off + format::kNodeHeader + (header >> 48);
+      const std::size_t data_at = off + format::kNodeHeader + format::data_after_key(version_, header >> 48);
       const bool big = (flags & format::kBigData) != 0, sub = !big && (flags & format::kSubData) != 0;
       if (role == Role::free) {
         if ((flags & format::kDupData) != 0) return hazard(p, "duplicates in the free database");
-        if (data_at + sizeof(std::uint64_t) > size) return hazard(p, "a node ends beyond the page");
+        if (data_at + (big ? run : sizeof(std::uint64_t)) > size)
+          return hazard(p, "a node ends beyond the page");
         if (big) {
           if (const Status st = reach(load<Pgno>(at + data_at), 1, p); !st.ok()) return st;
         }
         continue;
       }
       // Stock writes to these bytes in a copy of the page, and the copy lacks the page's free space.
-      const std::size_t end = data_at + (big ? sizeof(Pgno) : sub ? sizeof(DbRecord) : 0);
+      const std::size_t end = data_at + (big ? run : sub ? sizeof(DbRecord) : 0);
       if ((big || sub) && end > size) return hazard(p, "a node ends beyond the page");
       if (!taken.take(off, big || sub ? end : off + format::kNodeHeader))
         return hazard(p, "two nodes overlap");
       if (big) {
-        if (const Status st = overflow(load<Pgno>(at + data_at), data_size, p); !st.ok()) return st;
+        if (const Status st = overflow(at + data_at, data_size, p); !st.ok()) return st;
       } else if (sub) {
         const auto record = load<DbRecord>(at + data_at);
         if (record.root == format::kNoPage) continue;
@@ -161,11 +160,15 @@ class CopyChecker {
     return {};
   }
 
-  /// Checks an overflow run.  Stock copies as many pages as the run's first page says.
-  Status overflow(Pgno first, std::uint32_t size, std::uint64_t from) noexcept {
+  /// Checks the overflow run of the record at `run`.  0.9 copies as many pages as the run's first page says,
+  /// 1.0 as many as the record says.
+  Status overflow(const std::byte* run, std::uint32_t size, std::uint64_t from) noexcept {
+    constexpr std::size_t kAtPages = 16;
+    const auto first = load<Pgno>(run);
     if (const Status st = reach(first, 1, from); !st.ok()) return st;
     const std::uint64_t p = format::raw(first);
-    const std::uint64_t pages = header(file_.at(first)).pages();
+    const std::uint64_t pages = version_ == format::Version::v10 ? load<std::uint64_t>(run + kAtPages)
+                                                                 : header(file_.at(first)).pages();
     if (pages < file_.overflow_pages(size)) return hazard(p, "an overflow run is shorter than its value");
     if (pages > limit() - p) return hazard(p, "an overflow run ends beyond the file");
     for (std::uint64_t i = p; i < p + pages; ++i)
@@ -174,6 +177,7 @@ class CopyChecker {
   }
 
   const window::WindowView file_;
+  const format::Version version_;
   const Snapshot& snapshot_;
   CopyHazard& why_;
   PageSet used_;

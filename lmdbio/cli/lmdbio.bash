@@ -55,7 +55,7 @@ _lmdbio() {
         ls) words="--db --range -l --null --json --help" ;;
         cat) words="--db --value --help" ;;
         mount) words="--foreground --db --names --suffix --value --allow-other --help" ;;
-        pack) words="--shuffle --label-keys --label-db --max-size --no-index --help" ;;
+        pack) words="--shuffle --label-keys --label-db --max-size --format --no-index --help" ;;
         export) words="--tar --db --prefix --range --suffix --value --help" ;;
         serve) words="--memory --leave-after --stats --help --" ;;
         config) words="--json --help" ;;

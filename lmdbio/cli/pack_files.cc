@@ -10,6 +10,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -98,6 +99,14 @@ void add_pack(CLI::App& app, int& status) {
       ->transform(CLI::AsSizeValue(false).description(""))
       ->check(CLI::Validator(CLI::PositiveNumber).description(""))
       ->type_name("SIZE");
+  sub->add_option("--format", pack_options.format,
+                  "the release of LMDB that reads the database (default: 0.9)")
+      ->transform(
+          CLI::CheckedTransformer(std::map<std::string, format::Version>{{"0.9", format::Version::v09},
+                                                                         {"1", format::Version::v10},
+                                                                         {"1.0", format::Version::v10}})
+              .description(""))
+      ->type_name("0.9|1");
   sub->add_flag("--no-index", options->no_index, "do not write the record index");
   sub->callback([options, seed, &status] {
     options->pack.order.shuffled = seed->count() != 0;

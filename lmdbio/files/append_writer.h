@@ -32,6 +32,11 @@ class AppendWriter {
   void commit();
   /// Waits until all that was committed is on disk.
   void sync();
+  /// Commits, and waits until everything is on disk.
+  void finish() {
+    commit();
+    sync();
+  }
 
  private:
   struct Record {

@@ -11,6 +11,7 @@
 
 #include "lmdbio/base/mix.h"
 #include "lmdbio/files/append_writer.h"
+#include "lmdbio/files/append_writer_10.h"
 #include "lmdbio/files/database.h"
 #include "lmdbio/files/loader.h"
 #include "lmdbio/files/pack_plan.h"
@@ -43,15 +44,16 @@ class Packing {
   }
 
   PackResult run() {
-    const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-    const std::uint64_t fingerprint = mix(list_.fingerprint() ^ options_.most_bytes);
+    const format::PageFormat pages{static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)), options_.format};
+    const std::uint64_t fingerprint =
+        mix(list_.fingerprint() ^ options_.most_bytes) + format::raw(options_.format);
     Partial partial(options_.database, fingerprint);
     std::optional<Partial> labels;
     if (!options_.label_database.empty()) {
       labels.emplace(options_.label_database, mix(fingerprint));
-      if (!labels->is_published()) write_labels(labels->directory(), page_bytes);
+      if (!labels->is_published()) write_labels(labels->directory(), pages);
     }
-    const std::vector<Shard> shards = plan_shards(list_.items(), page_bytes, options_.most_bytes);
+    const std::vector<Shard> shards = plan_shards(list_.items(), pages, options_.most_bytes);
     for (std::size_t i = 0; i < shards.size(); ++i) {
       char name[24] = "";
       if (options_.most_bytes != 0) (void)std::snprintf(name, sizeof name, "/%05zu", i);
@@ -75,16 +77,35 @@ class Packing {
 
  private:
   /// Returns the first item of a shard that is not written.
-  std::size_t resume_at(const std::string& directory, const AppendWriter& writer, const Shard& shard) const {
+  template <class Writer>
+  std::size_t resume_at(const std::string& directory, const Writer& writer, const Shard& shard) const {
     const std::uint64_t n = writer.committed();
     if (n > shard.end - shard.first || (n > 0 && list_.items()[shard.first + n - 1].key != writer.last_key()))
       throw Error(directory + ": has other records than this pack has written");
     return shard.first + static_cast<std::size_t>(n);
   }
 
+  /// Calls write(writer) with the writer of the format.  `bytes`: upper limit on the size of the file.
+  template <class Write>
+  void with_writer(const std::string& directory, std::uint64_t bytes, Write&& write) const {
+    if (options_.format == format::Version::v10) {
+      AppendWriter10 writer(directory);
+      write(writer);
+      writer.finish();
+    } else {
+      AppendWriter writer(directory, bytes);
+      write(writer);
+      writer.finish();
+    }
+  }
+
   void write(const std::string& directory, const Shard& shard) {
+    with_writer(directory, shard.bytes, [&](auto& writer) { write(writer, directory, shard); });
+  }
+
+  template <class Writer>
+  void write(Writer& writer, const std::string& directory, const Shard& shard) {
     const std::vector<PackItem>& items = list_.items();
-    AppendWriter writer(directory, shard.bytes);
     const std::size_t begin = resume_at(directory, writer, shard);
     result_.resumed += begin - shard.first;
     for (std::size_t i = shard.first; i < begin; ++i) done_ += items[i].size;
@@ -96,19 +117,16 @@ class Packing {
       done_ += items[i].size;
       progress_(done_, result_.bytes);
     }
-    writer.commit();
-    writer.sync();
   }
 
-  void write_labels(const std::string& directory, std::uint64_t page_bytes) {
+  void write_labels(const std::string& directory, const format::PageFormat& pages) {
     const std::vector<PackItem>& items = list_.items();
-    AppendedSize size(page_bytes);
+    AppendedSize size(pages);
     for (const PackItem& i : items) size.add({i.key.size(), std::to_string(i.label).size()});
-    AppendWriter writer(directory, size.bytes());
-    for (std::size_t i = resume_at(directory, writer, {0, items.size(), 0}); i < items.size(); ++i)
-      writer.append(items[i].key, std::to_string(items[i].label));
-    writer.commit();
-    writer.sync();
+    with_writer(directory, size.bytes(), [&](auto& writer) {
+      for (std::size_t i = resume_at(directory, writer, {0, items.size(), 0}); i < items.size(); ++i)
+        writer.append(items[i].key, std::to_string(items[i].label));
+    });
   }
 
   const PackOptions& options_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lmdbio/files/pack_list.h"
+#include "lmdbio/format/layout.h"
 
 namespace lmdbio::files {
 
@@ -16,6 +17,7 @@ struct PackOptions {
   std::string label_database;        ///< directory of a database with the labels; empty: none
   PackOrder order;
   std::uint64_t most_bytes = 0;  ///< of each shard; 0: one database without shards
+  format::Version format = format::Version::v09;
 };
 
 struct PackResult {

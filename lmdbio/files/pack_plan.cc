@@ -1,14 +1,9 @@
 #include "lmdbio/files/pack_plan.h"
-
-#include "lmdbio/format/layout.h"
-
 namespace lmdbio::files {
 
 namespace {
 
-constexpr std::uint64_t kSlot = 2, kOverflowNumber = 8;
-/// The LMDB that writes is of version 0.9.
-constexpr std::uint64_t kPageHeader = format::page_header(format::Version::v09);
+constexpr std::uint64_t kSlot = 2;
 /// Meta pages, and pages that commits free and use again: the path to the last leaf page, and the free list.
 constexpr std::uint64_t kOtherPages = 64;
 
@@ -18,13 +13,14 @@ constexpr std::uint64_t even(std::uint64_t n) noexcept { return n + n % 2; }
 
 void AppendedSize::add(const RecordSize& r) noexcept {
   using format::kNodeHeader;
-  const std::uint64_t room = page_ - kPageHeader;
+  const std::uint64_t header = format::page_header(version_), room = page_ - header;
+  const std::uint64_t key = format::data_after_key(version_, r.key);
   // Two records have to fit into a page; larger values are in pages of their own.
   const std::uint64_t most_node = (room / 2 & ~std::uint64_t{1}) - kSlot;
-  std::uint64_t node = kNodeHeader + r.key + r.value;
+  std::uint64_t node = kNodeHeader + key + r.value;
   if (node > most_node) {
-    overflow_pages_ += (kPageHeader + r.value + page_ - 1) / page_;
-    node = kNodeHeader + r.key + kOverflowNumber;
+    overflow_pages_ += (header + r.value + page_ - 1) / page_;
+    node = kNodeHeader + key + format::run_record(version_);
   }
   node = even(node) + kSlot;
   if (leaves_ == 0 || leaf_used_ + node > room) {
@@ -41,17 +37,17 @@ std::uint64_t AppendedSize::bytes() const noexcept {
   return (leaves_ + branches + overflow_pages_ + kOtherPages) * page_;
 }
 
-std::vector<Shard> plan_shards(std::span<const PackItem> items, std::uint64_t page_bytes,
+std::vector<Shard> plan_shards(std::span<const PackItem> items, const format::PageFormat& pages,
                                std::uint64_t most_bytes) {
   std::vector<Shard> out{{0, 0, 0}};
-  AppendedSize size(page_bytes);
+  AppendedSize size(pages);
   for (std::size_t i = 0; i < items.size(); ++i) {
     const RecordSize record{items[i].key.size(), items[i].size};
     AppendedSize with = size;
     with.add(record);
     if (most_bytes != 0 && with.bytes() > most_bytes && i > out.back().first) {
       out.push_back({i, i, 0});
-      with = AppendedSize(page_bytes);
+      with = AppendedSize(pages);
       with.add(record);
     }
     size = with;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lmdbio/files/pack_list.h"
+#include "lmdbio/format/layout.h"
 
 namespace lmdbio::files {
 
@@ -15,16 +16,18 @@ struct RecordSize {
   std::uint64_t key, value;
 };
 
-/// Follows LMDB as it appends records to pages of `page_bytes`.
+/// Follows the writers as they append records to pages.
 class AppendedSize {
  public:
-  explicit AppendedSize(std::uint64_t page_bytes) noexcept : page_(page_bytes) {}
+  explicit AppendedSize(const format::PageFormat& pages) noexcept
+      : page_(pages.size), version_(pages.version) {}
   void add(const RecordSize& record) noexcept;
   /// Returns an upper limit on the bytes of the data file, for at most some thousand commits.
   std::uint64_t bytes() const noexcept;
 
  private:
   std::uint64_t page_;
+  format::Version version_;
   std::uint64_t leaf_used_ = 0, leaves_ = 0, overflow_pages_ = 0;
   std::uint64_t branch_bytes_ = 0;  ///< of the entries for leaf pages
 };
@@ -37,7 +40,7 @@ struct Shard {
 
 /// Divides the items so that no shard takes more than `most_bytes`, unless it has only one item.  0: no
 /// limit. An empty list is one empty shard.  May throw bad_alloc.
-std::vector<Shard> plan_shards(std::span<const PackItem> items, std::uint64_t page_bytes,
+std::vector<Shard> plan_shards(std::span<const PackItem> items, const format::PageFormat& pages,
                                std::uint64_t most_bytes);
 
 }  // namespace lmdbio::files

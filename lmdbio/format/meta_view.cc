@@ -20,12 +20,15 @@ MetaRecord record(Version version, Bytes page) noexcept {
 
 }  // namespace
 
+bool is_meta_of(Version version, Bytes page) noexcept {
+  return has_meta(version, page) && record(version, page).version == meta_version(version);
+}
+
 MetaKind judge_meta(Bytes page) noexcept {
   constexpr unsigned kEncrypted = 0x2000;  // MDB_ENCRYPT of LMDB 1.0
   for (const Version v : {Version::v09, Version::v10}) {
-    if (!has_meta(v, page)) continue;
+    if (!is_meta_of(v, page)) continue;
     const MetaRecord m = record(v, page);
-    if (m.version != meta_version(v)) continue;
     const std::size_t size = page_size(m);
     const bool sane = is_power_of_two(size) && size >= kMinPageSize && size <= max_page_size(v);
     if (!sane) return MetaKind::bad_page_size;

@@ -14,6 +14,9 @@ enum class MetaKind : unsigned char {
   encrypted,      ///< of LMDB 1.0, with encrypted pages
 };
 
+/// Returns whether `page` starts with a meta page of `version`, whose page size may be invalid.
+bool is_meta_of(Version version, Bytes page) noexcept;
+
 /// Checks the meta page at the start of `page`.  Returns MetaKind::other if `page` is shorter than the
 /// record.
 MetaKind judge_meta(Bytes page) noexcept;

@@ -44,14 +44,19 @@ std::string path_of(int fd, const std::string& known) {
 
 }  // namespace
 
-Status prove_metas(const File& file, std::span<char> why) noexcept {
+Status prove_metas(const File& file, std::span<char> why, std::optional<format::Version>& version) noexcept {
   why[0] = '\0';
+  version.reset();
   PreadEngine engine(file);
   std::byte page[format::kMetaBytes];
   format::MetaRecord metas[2];
   std::uint64_t size = 0;
   for (const unsigned i : {0u, 1u}) {
     if (!read_fully(engine, i * size, page).ok()) return {};
+    if (i == 0) {
+      for (const format::Version v : {format::Version::v09, format::Version::v10})
+        if (format::is_meta_of(v, page)) version = v;
+    }
     switch (format::judge_meta(page)) {
       case format::MetaKind::other:
       case format::MetaKind::encrypted:

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bit>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,8 +45,13 @@ struct Dbx {
 /// because stock divides by it and uses it to find the second meta.  The file must have at least two whole
 /// pages.  In the newest meta it checks the last page, with which stock calculates, and the transaction id,
 /// which decides the meta that stock uses.  Returns MDB_INVALID or MDB_CORRUPTED and names the bad field in
-/// `why`.  Returns OK for files that cannot be read, and for metas that stock itself rejects.
-Status prove_metas(const File& file, std::span<char> why) noexcept;
+/// `why`.  Returns OK for files that cannot be read, and for metas that stock itself rejects.  Sets `version`
+/// to that of page 0 (format::is_meta_of).
+Status prove_metas(const File& file, std::span<char> why, std::optional<format::Version>& version) noexcept;
+inline Status prove_metas(const File& file, std::span<char> why) noexcept {
+  std::optional<format::Version> ignored;
+  return prove_metas(file, why, ignored);
+}
 
 /// Differences between releases of 0.9 that a program can see.  The default is the newest release.  See
 /// docs/abi.md.

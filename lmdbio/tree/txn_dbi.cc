@@ -35,7 +35,7 @@ Status Txn::look_up(MDB_dbi dbi) {
   const format::DbRecord& main = dbs_[kMainDbi];
   if (main.root == format::kNoPage) return Status::from_mdb(MDB_NOTFOUND);
   const auto lost = Status::from_mdb(env_->behaviour().lost_dbi_is_not_found ? MDB_NOTFOUND : MDB_BAD_DBI);
-  if (!slot.named() || *slot.name == '\0') return lost;  // the handle was closed; there are no empty keys
+  if (!slot.named() || format::name_key_bytes(view_.version(), std::strlen(slot.name)) == 0) return lost;
 
   format::DbRecord found;
   const Status st = find_record(slot.name, found);

@@ -19,6 +19,7 @@
 #include "tests/diff/executor.h"
 #include "tests/diff/generator.h"
 #include "tests/diff/sabotage.h"
+#include "tests/diff/stock_state.h"
 
 namespace lmdbio::diff {
 namespace {
@@ -71,7 +72,10 @@ Campaign::Campaign(Options options) : options_(std::move(options)) {
   fs::remove_all(dir_ + "/master");
   fs::create_directories(dir_);
   reference_ = test::load_lmdb(options_.reference);
+  set_stock_release(reference_.is_10());
   if (!options_.other.empty()) other_ = test::load_lmdb(options_.other);
+  if (!options_.other.empty() && other_.is_10() != reference_.is_10())
+    throw std::runtime_error("--other is of another release than --reference");
   environments_ = build_environments(reference_, options_.catalogue, options_.large, dir_ + "/master");
   void* p = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) throw std::runtime_error("mmap");

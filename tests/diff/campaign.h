@@ -12,7 +12,7 @@
 namespace lmdbio::diff {
 
 struct Options {
-  std::string reference = "liblmdb.so.0";  ///< a stock LMDB 0.9
+  std::string reference = "liblmdb.so.0";  ///< a stock LMDB 0.9 or 1.0
   std::string tested;                      ///< empty: the reference against itself
   std::string tested_on;                   ///< LMDBIO_STOCK_LIB for the library under test
   std::string other;                       ///< a second stock version, or empty

@@ -49,6 +49,8 @@ std::vector<Environment> build_environments(const test::LmdbApi& lmdb, std::uint
                                             const std::string& dir) {
   std::vector<Environment> all;
   for (test::EnvSpec& spec : large ? test::large_catalogue(seed) : test::catalogue(seed)) {
+    constexpr unsigned kLargestOf09 = 32768;
+    if (lmdb.is_10() && spec.page_size == kLargestOf09) spec.page_size *= 2;
     Environment e;
     e.dir = dir + "/" + std::to_string(all.size()) + "-" + spec.name;
     fs::create_directories(e.dir);

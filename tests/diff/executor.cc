@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::size_t kGuard = 16;  // zero bytes around every argument: stock may read that much of them
 constexpr std::size_t kHeldPerTxn = 96;
-constexpr unsigned kDbStale = 2;  // in StockTxn::dbflags
+constexpr unsigned kDbStale = 2;     // in StockTxn::dbflags
+constexpr int kIsReadOnly = -30770;  // MDB_IS_READONLY of 1.0
 
 std::size_t hash_of(const void* p, std::size_t n) {
   return std::hash<std::string_view>()({static_cast<const char*>(p), n});
@@ -116,7 +117,7 @@ Executor::Executor(std::vector<Side> sides, const std::vector<Environment>& envi
                    Coverage& coverage)
     : sides_(std::move(sides)),
       environments_(environments),
-      only_common_(sides_[0].lmdb->patch < kFirstNewPatch && sides_.size() == 2),
+      only_common_(sides_[0].lmdb->level() < kFirstNewPatch && sides_.size() == 2),
       writer_(writer),
       coverage_(coverage) {
   for (Side& s : sides_) s.copy_is_clean.assign(environments_.size(), 0);
@@ -179,7 +180,7 @@ DbiState Executor::dbi_state(int env, int txn, MDB_dbi dbi) const {
   }
   if (h.opened_by == txn) return DbiState::kOpenedHere;
   if (h.opened_by < 0 && h.since <= begin) return DbiState::kOpenedBefore;
-  const StockTxn& t = stock(sides_[0].txn[txn]);
+  const StockTxn t = stock(sides_[0].txn[txn]);
   return dbi < t.numdbs ? DbiState::kReusedSinceBegin : DbiState::kOpenedLater;
 }
 
@@ -331,7 +332,7 @@ bool Executor::order_fits(const Call& c) const {
   const int slot = cursor ? model_.cursor[c.cursor].txn : c.txn;
   const TxnModel& t = model_.txn[slot];
   if (t.status != TxnModel::Status::kActive) return true;
-  const StockTxn& txn = stock(sides_[0].txn[slot]);
+  const StockTxn txn = stock(sides_[0].txn[slot]);
   const std::vector<test::DbSpec>& dbs = environments_[static_cast<std::size_t>(model_.env[t.env].which)].dbs;
   const auto keys_fit = [&](MDB_dbi dbi, const test::DbSpec& s) {
     return is_order(txn.dbxs[dbi].cmp, s.key_comparator, (s.flags & (MDB_REVERSEKEY | MDB_INTEGERKEY)) != 0);
@@ -352,13 +353,13 @@ bool Executor::order_fits(const Call& c) const {
   const bool unaligned_int = (s.flags & MDB_INTEGERDUP) != 0 && (s.flags & MDB_DUPFIXED) == 0;
   if (unaligned_int && !c.data.bytes.empty() && c.data.bytes.size() != s.value_min) return false;
   return x == nullptr || (is_order(txn.dbxs[dbi].dcmp, s.dup_comparator, from_end) &&
-                          is_order(x->dbx.cmp, s.dup_comparator, from_end));
+                          is_order(x->dbx().cmp, s.dup_comparator, from_end));
 }
 
 Undefined Executor::stock_undefined(const Side& side, const Call& c) const {
   // A stale handle is looked up in the main database without a sub-cursor: asserts if that claims DUPSORT.
   const auto stale_lookup = [&](int txn, MDB_dbi dbi) {
-    const StockTxn& t = stock(side.txn[txn]);
+    const StockTxn t = stock(side.txn[txn]);
     return dbi >= 2 && dbi < t.numdbs && (t.dbflags[dbi] & kDbStale) != 0 &&
            (t.dbs[1].flags & MDB_DUPSORT) != 0;
   };
@@ -385,7 +386,7 @@ Undefined Executor::stock_undefined(const Side& side, const Call& c) const {
     case Fn::kCursorRenew: {
       const MDB_dbi dbi = model_.cursor[c.cursor].dbi;
       if (stale_lookup(c.txn, dbi)) return Undefined::kStaleLookup;
-      const StockTxn& t = stock(side.txn[c.txn]);
+      const StockTxn t = stock(side.txn[c.txn]);
       if (dbi < t.numdbs && (t.dbs[dbi].flags & MDB_DUPSORT) != 0 &&
           stock(side.cursor[c.cursor]).xcursor == nullptr)
         return Undefined::kRenewDupsort;
@@ -395,10 +396,16 @@ Undefined Executor::stock_undefined(const Side& side, const Call& c) const {
       if (model_.txn[model_.cursor[c.cursor].txn].status == TxnModel::Status::kReset) return Undefined::kNo;
       if (stale_lookup(model_.cursor[c.cursor].txn, model_.cursor[c.cursor].dbi))
         return Undefined::kStaleLookup;
-      return undefined_cursor_get(stock(side.cursor[c.cursor]), c, side.lmdb->patch);
+      return undefined_cursor_get(stock(side.cursor[c.cursor]), c, side.lmdb->level());
     case Fn::kCursorCount:
       if (model_.txn[model_.cursor[c.cursor].txn].status == TxnModel::Status::kReset) return Undefined::kNo;
       return undefined_cursor_count(stock(side.cursor[c.cursor]));
+    case Fn::kCursorClose: {
+      const CursorModel& m = model_.cursor[c.cursor];
+      const TxnModel& t = model_.txn[m.txn];
+      const bool freed = t.status == TxnModel::Status::kNone || t.serial != m.txn_serial;
+      return side.lmdb->is_10() && freed ? Undefined::kFreedTxn : Undefined::kNo;
+    }
     case Fn::kCursorPut:
       return (c.flags & MDB_MULTIPLE) != 0 ? Undefined::kSecondVal : Undefined::kNo;
     default:
@@ -476,6 +483,7 @@ Answer Executor::env_call(Side& side, const Call& c) {
     case Fn::kEnvInfo: {
       MDB_envinfo i{};
       a.rc = l.env_info(env, &i);
+      if (sides_[0].lmdb->is_10()) i.me_mapaddr = nullptr;  // that of any map
       char text[200];
       std::snprintf(text, sizeof text,
                     "mapaddr %p mapsize %zu last_pgno %zu last_txnid %zu maxreaders %u numreaders %u",
@@ -1097,7 +1105,7 @@ void Executor::update_handles(const Call& c, const Answer& a) {
     way = OpenWay::kFull;
   } else if (a.rc == MDB_NOTFOUND) {
     way = OpenWay::kAbsent;
-  } else if (a.rc == EACCES) {
+  } else if (a.rc == EACCES || a.rc == kIsReadOnly) {
     way = OpenWay::kCreateReadOnly;
   } else if (a.rc == MDB_INCOMPATIBLE) {
     way = OpenWay::kNotADatabase;

@@ -107,7 +107,7 @@ struct Side {
 
 class Executor {
  public:
-  /// sides[0] is the reference and must be a stock LMDB 0.9 (its cursors are looked into).  If it is an old
+  /// sides[0] is the reference and must be a stock LMDB (its cursors are looked into).  If it is an old
   /// one and there is no other stock version, the library under test may behave as a newer one: calls on
   /// which versions are known to differ are then left out.
   Executor(std::vector<Side> sides, const std::vector<Environment>& environments, Writer& writer,

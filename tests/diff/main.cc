@@ -99,7 +99,7 @@ int run_many(Campaign& campaign) {
 int main(int argc, char** argv) {
   Options o;
   CLI::App app{"Random programs of LMDB calls on two or three implementations, compared call by call."};
-  app.add_option("--reference", o.reference, "stock LMDB 0.9, a file or a name for the loader")
+  app.add_option("--reference", o.reference, "stock LMDB 0.9 or 1.0, a file or a name for the loader")
       ->capture_default_str();
   app.add_option("--tested", o.tested, "library under test (default: the reference again)");
   app.add_option("--tested-on", o.tested_on, "LMDBIO_STOCK_LIB for the library under test");

@@ -2,31 +2,32 @@
 //
 // The differential harness must know the exact state of the reference before each call: to leave out the
 // calls on which stock is undefined, and to count calls by the state they met.  The structures below are
-// those of LMDB 0.9.24 to 0.9.32 on 64-bit systems (the same in all of them); only memory of a stock library
-// is read.
+// those of LMDB 0.9.24 to 0.9.32 on 64-bit systems (the same in all of them) and of 1.0.1; only memory of a
+// stock library is read.
 #pragma once
 
 #include <lmdb.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace lmdbio::diff {
 
-struct [[gnu::packed]] StockPage {  // 16 bytes of header, then slots
-  std::uint16_t number[4];
-  std::uint16_t pad;
-  std::uint16_t flags;
-  std::uint16_t lower;
-  std::uint16_t upper;
+/// Says of which release the stock libraries of this process are.  Before anything is read; at first 0.9.
+void set_stock_release(bool is_10) noexcept;
 
-  unsigned keys() const noexcept { return static_cast<unsigned>(lower - 16) / 2; }
-  bool leaf2() const noexcept { return (flags & 0x20) != 0; }
+/// A page: a header, then slots.
+class StockPage {
+ public:
+  unsigned keys() const noexcept;
+  bool leaf2() const noexcept;
   /// Flags of the node in slot `i` of a leaf that is not LEAF2.  REQUIRES: i < keys().
   unsigned node_flags(unsigned i) const noexcept;
   unsigned node_key_size(unsigned i) const noexcept;
 
  private:
-  const char* node(unsigned i) const noexcept;
+  std::uint16_t at(std::size_t offset) const noexcept;
+  std::size_t node(unsigned i) const noexcept;
 };
 
 inline constexpr unsigned kNodeSubDb = 2;
@@ -80,37 +81,26 @@ struct StockCursor {
   bool at_last() const noexcept;
 };
 
+/// A cursor, which is longer by a pointer in 1.0, and what follows it.
 struct StockXcursor {
   StockCursor cursor;
-  StockDb db;
-  StockDbx dbx;
-  unsigned char dbflag;
+
+  StockDb& db() noexcept;
+  const StockDbx& dbx() const noexcept;
 };
 
+/// A copy of some members of a transaction.
 struct StockTxn {
-  StockTxn* parent;
-  StockTxn* child;
-  std::uint64_t next_pgno;
-  std::uint64_t txnid;
-  MDB_env* env;
-  void* free_pgs;
-  void* loose_pgs;
-  int loose_count;
-  void* spill_pgs;
-  void* u;
-  StockDbx* dbxs;
-  StockDb* dbs;
-  unsigned* dbiseqs;
-  StockCursor** cursors;
-  unsigned char* dbflags;
+  const StockDbx* dbxs;
+  const StockDb* dbs;
+  const unsigned char* dbflags;
   MDB_dbi numdbs;
-  unsigned flags;
 };
 
 inline const StockCursor& stock(const MDB_cursor* c) noexcept {
   return *reinterpret_cast<const StockCursor*>(c);
 }
-inline const StockTxn& stock(const MDB_txn* t) noexcept { return *reinterpret_cast<const StockTxn*>(t); }
+StockTxn stock(const MDB_txn* t) noexcept;
 
 /// The record of a cursor's sub-database is uninitialised memory until stock first enters a list of
 /// duplicates. The harness writes a recognisable root there after each open.

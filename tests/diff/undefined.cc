@@ -15,7 +15,8 @@ constexpr const char* kTexts[kUndefined] = {
     "MDB_MULTIPLE reads a second MDB_val",
     "defined, but not the same in all versions of stock",
     "the comparison function, or the size of an integer key, does not fit the order of the database",
-    "an integer duplicate of an odd or no size: reads the bytes before the program's value"};
+    "an integer duplicate of an odd or no size: reads the bytes before the program's value",
+    "closes a cursor whose transaction was freed: reads the transaction (1.0)"};
 
 bool dupsort(const StockCursor& c) { return (c.db->flags & MDB_DUPSORT) != 0; }
 bool dupfixed(const StockCursor& c) { return (c.db->flags & MDB_DUPFIXED) != 0; }
@@ -93,7 +94,7 @@ Undefined undefined_cursor_get(const StockCursor& c, const Call& call, int patch
     case MDB_GET_BOTH:
     case MDB_GET_BOTH_RANGE:
       if (call.key.null || no_data || c.xcursor == nullptr) return Undefined::kNo;
-      if (c.dbx->cmp == nullptr || c.dbx->dcmp == nullptr || c.xcursor->dbx.cmp == nullptr)
+      if (c.dbx->cmp == nullptr || c.dbx->dcmp == nullptr || c.xcursor->dbx().cmp == nullptr)
         return Undefined::kNoComparator;
       if ((c.db->flags & (MDB_INTEGERDUP | MDB_DUPFIXED)) == MDB_INTEGERDUP &&
           (call.data.bytes.empty() || call.data.bytes.size() % 2 != 0))

@@ -20,11 +20,12 @@ enum class Undefined : std::uint8_t {
   kVersions,      // defined, but not the same in all versions of stock
   kForeignOrder,  // defined, but the result is where stock's binary search happens to end (documented misuse)
   kBeforeValue,   // integers of an odd size, of none or of two sizes: reads bytes around the program's value
+  kFreedTxn,      // closes a cursor whose transaction was freed: 1.0 reads the transaction
 };
-inline constexpr int kUndefined = 12;
+inline constexpr int kUndefined = 13;
 const char* name_of(Undefined u) noexcept;
 
-/// Why a stock library of patch level 0.9.`patch` must not be asked `call` on a cursor in state `c`.
+/// Why a stock library of level `patch` (LmdbApi::level) must not be asked `call` on a cursor in state `c`.
 /// Arguments other than null pointers are the business of the caller (sizes of integer keys, see
 /// executor.cc).
 Undefined undefined_cursor_get(const StockCursor& c, const Call& call, int patch) noexcept;

@@ -18,9 +18,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import slowfs  # noqa: E402
 
 
-def stock_records(path):
-    """All records of a database, in order, as stock LMDB returns them."""
-    lib = ctypes.CDLL(shimtest.CONFIG["lmdb"])
+def stock_records(path, library="lmdb"):
+    """All records of a database, in order, as stock LMDB returns them.  library: "lmdb10" is LMDB 1.0."""
+    lib = ctypes.CDLL(shimtest.CONFIG[library])
     env, txn, dbi, cursor = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_void_p()
     key, value = command_test.Val(), command_test.Val()
 
@@ -65,6 +65,56 @@ class Case(files_test.Case):
         """A path that does not exist yet."""
         self.made = getattr(self, "made", 0) + 1
         return os.path.join(self.dir, f"out{self.made}")
+
+
+class Format10(Case):
+    def unpacked(self, db):
+        """Names and contents of the files."""
+        with tarfile.open(fileobj=io.BytesIO(self.output("export", "--tar", db))) as tar:
+            return {m.name: tar.extractfile(m).read() for m in tar}
+
+    def check(self, db, files):
+        self.assertTrue(self.json("check", db)["clean"])
+        self.assertEqual(self.json("info", db)["format"], "1.0")
+        self.assertNotIn("lock.mdb", os.listdir(db))
+        if shimtest.CONFIG["lmdb10"]:
+            self.assertEqual(stock_records(db, "lmdb10"), sorted(files.items()))
+
+    def test_round_trip(self):
+        files = self.some_files(11)
+        root, db, old = self.tree(files), self.out, self.out
+        self.assertIn(f"{len(files)} files", self.pack("--format", "1", root, db).stdout)
+        self.pack(root, old)
+        self.check(db, files)
+        self.assertEqual(sorted(os.listdir(db)), ["data.mdb", "data.mdb.lmdbio-index"])
+        self.assertEqual(self.unpacked(db), self.unpacked(old))
+        self.assertEqual(self.json("info", old)["format"], "0.9")
+
+    def test_shuffled_with_labels_in_shards(self):
+        files = {b"%d/%04d" % (i % 5, i): b"%d" % i * (i % 900) for i in range(2000)}
+        root, db, old, labels, old_labels = self.tree(files), self.out, self.out, self.out, self.out
+        for format, to, labels_to in (("1.0", db, labels), ("0.9", old, old_labels)):
+            self.pack("--format", format, "--shuffle", "3", "--max-size", "600K", "--label-db", labels_to, root, to)
+        shards = sorted(os.listdir(db))
+        self.assertGreater(len(shards), 3)
+        for shard in shards:
+            self.assertTrue(self.json("check", f"{db}/{shard}")["clean"])
+            self.assertLessEqual(os.path.getsize(f"{db}/{shard}/data.mdb"), 600 << 10)
+        packed = [self.unpacked(f"{d}/{s}") for d in (db, old) for s in sorted(os.listdir(d))]
+        merged = [{}, {}]
+        for i, part in enumerate(packed):
+            merged[i >= len(shards)].update(part)
+        self.assertEqual(merged[0], merged[1])
+        self.assertEqual(len(merged[0]), len(files))
+        self.assertEqual(self.unpacked(labels), self.unpacked(old_labels))
+
+    def test_empty(self):
+        db = self.out
+        self.pack("--format", "1", self.tree({}), db)
+        self.check(db, {})
+
+    def test_other_formats(self):
+        self.assertIn("--format", self.pack("--format", "2", self.tree({}), self.out, status=2).stderr)
 
 
 class Directory(Case):

@@ -1,5 +1,6 @@
 """lmdbio pack that is killed, or has no room, at any moment: it continues, and the result is the same."""
 import fcntl
+import hashlib
 import os
 import random
 import shutil
@@ -21,8 +22,8 @@ class Resumed(files_pack_test.Case):
         block = random.Random(8).randbytes(1 << 20)
         return {b"%02d/%06d" % (i % 5, i): b"%08d" % i + block for i in range(self.COUNT)}
 
-    def check(self, db, files):
-        found = stock_records(db)
+    def check(self, db, files, library="lmdb"):
+        found = stock_records(db, library)
         self.assertEqual([k for k, _ in found], sorted(files))
         self.assertTrue(all(v == files[k] for k, v in found))
         self.assertTrue(self.json("check", db)["clean"])
@@ -46,7 +47,8 @@ class Resumed(files_pack_test.Case):
     def test_killed(self):
         files, r = self.files(), random.Random(9)
         root = self.tree(files)
-        for extra in ((), ("--max-size", "100M"), ("--shuffle", "3", "--label-db", self.dir + "/labels")):
+        for extra in ((), ("--max-size", "100M"), ("--shuffle", "3", "--label-db", self.dir + "/labels"),
+                      ("--format", "1")):
             with self.subTest(extra=extra):
                 db, kills = self.out, 0
                 for _ in range(6):
@@ -63,6 +65,14 @@ class Resumed(files_pack_test.Case):
                         self.assertRegex(said, r"; \d+ of them were there already")
                 if not extra:
                     self.check(db, files)
+                elif extra[0] == "--format":
+                    # The same file as without an interruption.
+                    self.pack("--format", "1", root, whole := self.out)
+                    with open(db + "/data.mdb", "rb") as a, open(whole + "/data.mdb", "rb") as b:
+                        self.assertEqual(hashlib.file_digest(a, "sha256").digest(), hashlib.file_digest(b, "sha256").digest())
+                    self.assertTrue(self.json("check", db)["clean"])
+                    if shimtest.CONFIG["lmdb10"]:
+                        self.check(db, files, "lmdb10")
                 elif extra[0] == "--max-size":
                     found = [x for s in sorted(os.listdir(db)) for x in stock_records(f"{db}/{s}")]
                     self.assertEqual([k for k, _ in found], sorted(files))

@@ -152,6 +152,7 @@ class Format10(Case):
                     self.assertEqual(lines[-1], "copy " + INVALID)
                     self.assertIn("a file of LMDB 1.0, which LMDB 0.9 refuses: reading it without locks", got.err)
                     self.assertGreater(got.calls_ours(), 10000)
+                    self.assertEqual(os.listdir(path), ["data.mdb"], "the lock file belongs to 1.0")
                     self.assertNotEqual(self.read("stock", path, status=1).err.find(INVALID), -1)
 
     def test_files_that_lmdb_10_has_written(self):

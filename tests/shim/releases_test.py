@@ -5,6 +5,7 @@ Most of these tests use a stand-in for 1.0 (stand_in_10.c).  The others need LMD
 import os
 import re
 import shutil
+import subprocess
 import unittest
 
 import cold_test
@@ -70,6 +71,28 @@ class StandIn(Releases):
                 self.assertRegex(got.err, f"^{LINE.pattern}$")
                 self.assertGreater(got.calls_ours(), 1000)
         self.assertEqual(os.listdir(path), ["data.mdb"], "the lock file belongs to 0.9")
+
+    # The engine reads the file, and the stand-in has the lock file.
+    def test_a_file_of_10_is_served(self):
+        old = self.made_by_09()
+        expected = self.read_09(old)
+        for page_size in (512, 4096, 65536):
+            path = self.fresh(f"of10-{page_size}")
+            subprocess.run([shimtest.CONFIG["programs"]["make_format_10"], old, path + "/data.mdb", str(page_size)],
+                           check=True)
+            os.mkdir(path + ".09")
+            shutil.copy(old + "/data.mdb", path + ".09")
+            for mode in self.modes():
+                with self.subTest(mode=mode, page_size=page_size):
+                    got = self.run_10(mode, "read", path)
+                    self.assertEqual((got.returncode, got.err), (0, ""), got.out[-2000:])
+                    if got.out != expected:
+                        self.fail("transcripts differ at " + shimtest.difference(expected, got.out))
+                    self.assertGreater(got.calls_ours(), 1000)
+                    [e] = got.environments()
+                    self.assertTrue(e["locks"])
+                    self.assertEqual(os.listdir(path), ["data.mdb"])
+                    self.assertEqual(sorted(os.listdir(path + ".09")), ["data.mdb", "lock.mdb"])
 
     def test_strict(self):
         path = self.made_by_09()
@@ -240,6 +263,7 @@ class Real(Releases):
         stock, ours = (self.run_10(mode, "read", paths[0]) for mode in ("stock", "preload"))
         self.assertEqual(stock.returncode, 0, stock.out)
         self.check_same(stock, ours)
+        self.assertGreater(ours.calls_ours(), 1000)
 
     def test_a_file_of_09_is_read(self):
         path = self.made_by_09()

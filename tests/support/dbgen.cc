@@ -117,6 +117,7 @@ void put(const LmdbApi& lmdb, MDB_txn* txn, MDB_dbi dbi, const DbSpec& spec, con
   MDB_val k = as_val(key);
   MDB_val v = as_val(value);
   if ((spec.flags & MDB_DUPSORT) != 0) {
+    if (value.empty() && lmdb.is_10()) return;  // 1.0 refuses it
     if (holds_empty_value(lmdb, txn, dbi, k)) return;
     MDB_val old;
     MDB_val same = k;

@@ -16,9 +16,8 @@ LmdbApi load_lmdb(const std::string& path) {
   if (api.name == nullptr) throw std::runtime_error(path + " has no mdb_" #name);
   LMDBIO_LMDB_API(LMDBIO_X)
 #undef LMDBIO_X
-  int major = 0;
   int minor = 0;
-  api.banner = api.version(&major, &minor, &api.patch);
+  api.banner = api.version(&api.major, &minor, &api.patch);
   return api;
 }
 

@@ -13,7 +13,8 @@ namespace lmdbio::test {
   X(strerror)                                                                                                \
   X(env_create)                                                                                              \
   X(env_open)                                                                                                \
-  X(env_copy) X(env_copyfd) X(env_copy2) X(env_copyfd2) X(env_stat) X(env_info) X(env_sync) X(env_close)     \
+  X(env_copy)                                                                                                \
+  X(env_copyfd) X(env_copy2) X(env_copyfd2) X(env_stat) X(env_info) X(env_sync) X(env_close)                 \
       X(env_set_flags) X(env_get_flags) X(env_get_path) X(env_get_fd) X(env_set_mapsize)                     \
           X(env_set_maxreaders) X(env_get_maxreaders) X(env_set_maxdbs) X(env_get_maxkeysize)                \
               X(env_set_userctx) X(env_get_userctx) X(env_set_assert) X(txn_begin) X(txn_env) X(txn_id)      \
@@ -28,8 +29,13 @@ struct LmdbApi {
   LMDBIO_LMDB_API(LMDBIO_X)
 #undef LMDBIO_X
   std::string path;    ///< as given to load_lmdb
-  int patch = 0;       ///< the third number of mdb_version
+  int major = 0;       ///< the first number of mdb_version
+  int patch = 0;       ///< the third one
   std::string banner;  ///< mdb_version's text
+
+  bool is_10() const noexcept { return major == 1; }
+  /// The patch level of a 0.9; more for 1.0.
+  int level() const noexcept { return is_10() ? 1000 : patch; }
 };
 
 /// Loads the shared object at `path` (a file, or a name that the loader finds) apart from all others and
