@@ -88,7 +88,7 @@ class Serve(unittest.TestCase):
             command = ["/bin/sh", "-c", f"{run} MPIRUN {shlex.join(command)} || exit 1\n"
                        "! pgrep lmdbio-serve || exit 2\nMPIRUN sh -c '! ipcs -m | grep 0x1db' || exit 3"]
         elif served:
-            command = [os.path.join(BIN, "lmdbio"), "serve", "--stats", "--memory", "256MiB", "--", *command]
+            command = [os.path.join(BIN, "lmdbio"), "serve", "--memory", "256MiB", "--stats", "--", *command]
         env = environment()
         job = subprocess.run([sys.executable, "-B", HOSTS_PROGRAM, "--mpirun", MPIRUN, "--hosts", str(HOSTS), "--ranks", "1", "--timeout", "100",
                               "--setup", setup, *head, "--", *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, check=False)
