@@ -21,6 +21,7 @@
 #include "lmdbio/io/open_file.h"
 #include "lmdbio/records/joined_locations.h"
 #include "lmdbio/records/open_locations.h"
+#include "lmdbio/window/kept_chunks.h"
 #include "lmdbio/window/prefetcher.h"
 
 namespace lmdbio::compat {
@@ -182,6 +183,12 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   if (const gather::Sources sources{source.image, source.served}; sources)
     source.make_engine = gather::cached_engines(sources, true);
 
+  // The environment outlives the reader.  Ranks that read a part of the file each must not read all of it.
+  if (source.served != nullptr && part.of_file >= 1)
+    if (std::shared_ptr<window::WindowFile> chunks = env.engine->file().window_file(source.pages);
+        chunks != nullptr && chunks->has_page_cache())
+      source.kept = std::make_shared<window::KeptChunks>(std::move(chunks), source.pages * source.page_size);
+
   ReadFacts facts;
   facts.setting = config().io;
   facts.file_bytes =
@@ -217,6 +224,7 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
     source.file = std::move(whole);
     source.is_image = true;
     source.served = nullptr;
+    source.kept = nullptr;
     source.programs_fd = -1;
     source.make_engine = {};
   }

@@ -40,13 +40,15 @@ void add_index(CLI::App& app, int& status);
 void add_cache(CLI::App& app, int& status);
 void add_config(CLI::App& app, int& status);
 void add_ps(CLI::App& app, int& status);
-void add_serve(CLI::App& app, int& status);
 void add_stats(CLI::App& app, int& status);
 /// Adds the subcommands of lmdbio-files and lmdbio-fuse, programs of their own, because they need
 /// liblmdbio.so and libfuse3.  They get all arguments as they are in `argv`.
 void add_files_commands(CLI::App& app, int argc, char** argv);
+/// Adds `lmdbio serve`, in the same way.
+void add_serve(CLI::App& app, int argc, char** argv);
 /// Returns 2 for these subcommands, whose arguments are not parsed here.  Returns argc for others.
 int files_options_end(int argc, char** argv);
+int serve_options_end(int argc, char** argv);
 /// Subcommands of lmdbio-files.
 void add_ls(CLI::App& app, int& status);
 void add_cat(CLI::App& app, int& status);

@@ -16,7 +16,8 @@ int main(int argc, char** argv) {
       "Exit status 2: usage error, or a file that cannot be read.  See also lmdbio COMMAND --help and "
       "lmdbio(1).");
   int status = kClean;
-  const int end = std::min(run_options_end(argc, argv), files_options_end(argc, argv));
+  const int end =
+      std::min({run_options_end(argc, argv), files_options_end(argc, argv), serve_options_end(argc, argv)});
   std::vector<std::string> command(argv + end, argv + argc);
   if (!command.empty() && command[0] == "--") command.erase(command.begin());
   add_run(app, command, status);
@@ -28,7 +29,7 @@ int main(int argc, char** argv) {
   add_files_commands(app, argc, argv);
   add_config(app, status);
   add_ps(app, status);
-  add_serve(app, status);
+  add_serve(app, argc, argv);
   add_stats(app, status);
   return parse(app, end, argv, status);
 }

@@ -16,6 +16,9 @@ constexpr std::size_t kSamples = 4;
 /// After so many fetches in a row that were in the page cache, one extent of each fetch is probed.
 constexpr unsigned kSure = 16;
 constexpr std::uint64_t kSampleBytes = std::uint64_t{64} << 10;
+/// Largest gap that is read if the server of the node brings the bytes, which takes no delay of a file
+/// system.
+constexpr std::uint64_t kServedGap = std::uint64_t{16} << 10;
 
 }  // namespace
 
@@ -77,9 +80,11 @@ void Fetch::plan(Shared& shared, std::uint64_t most) {
     want(shared, leaves[i], page, shared.file_of(leaves[i]));
     new_leaves_.push_back(leaves[i]);
   }
-  cached_ = wanted_.empty() || (shared.read.uses_resident && in_page_cache(shared));
+  cached_ = std::all_of(wanted_.begin(), wanted_.end(), [&](const Extent& e) { return shared.keeps(e); }) ||
+            (shared.read.uses_resident && in_page_cache(shared));
   wanted_.resize(merge(wanted_, 0));
-  gap_ = cached_ ? page : std::max<std::uint64_t>(largest_gap(wanted_, kSmallGap, most), page);
+  const std::uint64_t gap = shared.source.served != nullptr ? kServedGap : kSmallGap;
+  gap_ = cached_ ? page : std::max<std::uint64_t>(largest_gap(wanted_, gap, most), page);
   exact_ = wanted_;
   wanted_.resize(merge(wanted_, gap_));
   if (wanted_.size() == exact_.size()) exact_ = {};
@@ -152,17 +157,32 @@ Status Fetch::start(Shared& shared, Queues& queues, MemoryRequest& memory) noexc
     buffer_ = {};
     return start(shared, queues, memory);
   }
+  std::uint64_t needed = 0, requests = 0;
   for (const Stretch& s : stretches_) {
+    if (copy_kept(shared, s)) continue;
     const Status st = queue->add(group_, s.extent, buffer_.data() + align_down(s.at, align));
+    needed += s.extent.bytes;
+    requests += (s.extent.bytes + ReadQueue::kMostRequest - 1) / ReadQueue::kMostRequest;
+    queue_ = queue;
     if (st.ok()) continue;
+    queue_ = nullptr;
     queue->drop(group_);
     group_ = {};
     buffer_ = {};
     return st;
   }
-  queue_ = queue;
   exact_ = {};
+  if (shared.source.kept != nullptr && requests != 0) shared.source.kept->need(needed, requests);
   return {};
+}
+
+// Copies what the process keeps of the file.  Returns false if it does not keep all of the extent.
+bool Fetch::copy_kept(Shared& shared, const Stretch& s) noexcept {
+  if (!shared.keeps(s.extent) || s.extent.offset + s.extent.bytes > shared.file_bytes()) return false;
+  std::memcpy(buffer_.data() + s.at, shared.source.kept->mapped() + s.extent.offset,
+              static_cast<std::size_t>(s.extent.bytes));
+  shared.counters.bytes_copied += s.extent.bytes;
+  return true;
 }
 
 // Calls `check` with the number of each file and with the stretches in it, until it returns false.  Returns

@@ -104,6 +104,7 @@ class Fetch {
   bool unchanged(Shared& shared) const noexcept;
   void fault_in(Shared& shared) const noexcept;
   bool copy(Shared& shared) noexcept;
+  bool copy_kept(Shared& shared, const Stretch& s) noexcept;
   bool take_mapped(Shared& shared) noexcept;
   bool keeps_leaf(const Shared& shared, const RecordLocation& p) const noexcept {
     return p.overflow != 0 || p.dup_leaf != 0 || shared.keeps_all_leaves;

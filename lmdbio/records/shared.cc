@@ -51,6 +51,7 @@ std::uint64_t Shared::file_bytes() const noexcept {
 }
 
 const std::byte* Shared::mapped() noexcept {
+  if (source.kept != nullptr) return source.kept->mapped();
   std::call_once(map_once_, [this]() noexcept {
     if (source.joined != nullptr) {
       Result<Mapping> made = Mapping::reserve(offset(source.pages), kHugePage);

@@ -62,6 +62,10 @@ struct Shared {
     return source.joined == nullptr ? residency.share(extent.offset, extent.bytes)
                                     : source.joined->files.resident(extent.offset, extent.bytes);
   }
+  /// Returns whether the process keeps the extent in its memory.
+  bool keeps(const Extent& extent) const noexcept {
+    return source.kept != nullptr && source.kept->has(extent);
+  }
   /// Maps the resident pages of the region around a small `extent` with one system call, to avoid many page
   /// faults, if a few small extents of this region were used before.  Call it before reading a mostly
   /// resident extent from the mapping.  Does not read from storage.  Any thread; mapped() must not be

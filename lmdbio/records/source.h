@@ -8,6 +8,7 @@
 #include "lmdbio/cache/image.h"
 #include "lmdbio/format/compare.h"
 #include "lmdbio/format/layout.h"
+#include "lmdbio/gather/kept_file.h"
 #include "lmdbio/gather/queues.h"
 #include "lmdbio/gather/served_file.h"
 #include "lmdbio/io/open_file.h"
@@ -55,6 +56,8 @@ struct Source {
   std::shared_ptr<cache::Image> image;
   bool is_image = false;                       ///< `file` is the image
   std::shared_ptr<gather::ServedFile> served;  ///< the database as the server of the node brings it, or null
+  /// What the process keeps of `file` in its memory, or null.
+  std::shared_ptr<gather::KeptFile> kept;
   gather::MakeEngine make_engine;  ///< makes the engines of readers and index builds; see gather::Queues
 };
 

@@ -64,11 +64,15 @@ Status Stream::open(Reader& reader, const lmdbio_order& order, std::unique_ptr<S
     return made.error();
   }
   std::vector<std::uint64_t> ordinals;
+  const std::uint64_t scattered = made.value().in_order()        ? 0
+                                  : made.value().across_epochs() ? made.value().left({0, 0}, 0)
+                                                                 : made.value().length();
   if (order.kind == LMDBIO_ORDER_KEYS)
     if (const Status st = reader.find({order.keys, order.length}, ordinals, why); !st.ok()) return st;
   Result<Sequence> sequence = Sequence::make(order, std::move(made).value(), std::move(ordinals));
   if (!sequence) return sequence.error();
   out.reset(new Stream(reader, std::move(sequence).value(), order.zero_copy != 0));
+  out->scattered_ = std::min(scattered, reader.count());
   return {};
 }
 
@@ -152,6 +156,7 @@ std::uint64_t Stream::reserved_by_others() const noexcept {
 std::uint64_t Stream::share() const noexcept { return shared_.share_of_one(0); }
 
 std::uint64_t Stream::load_target() const noexcept {
+  if (waits_for_load()) return std::min(kFirstLoadBytes, share() / kLoadsInMemory);
   return std::min(cached_ && !zero_copy_ ? kCachedLoadBytes : kLoadBytes, share() / kLoadsInMemory);
 }
 
@@ -159,6 +164,7 @@ std::uint64_t Stream::load_target() const noexcept {
 // when it is needed, into the buffer that was released last.  This buffer is still in the processor's caches.
 bool Stream::enough_ahead() const noexcept {
   if (cached_) return !ahead_.empty();
+  if (waits_for_load() && ahead_.size() >= kLeastAhead) return true;
   return ahead_.size() >= kLeastAhead && ahead_bytes_ >= std::min(kAheadBytes, share() / 2);
 }
 
@@ -167,6 +173,8 @@ Status Stream::plan(std::unique_ptr<Ahead>& out, std::string& why) {
   out.reset();
   auto made = std::make_unique<Ahead>();
   Fetch& fetch = *made->fetch;
+  if (const std::uint64_t n = std::exchange(scattered_, 0); n != 0 && shared_.source.kept != nullptr)
+    shared_.source.kept->need(shared_.offset(shared_.source.pages) / reader_.count() * n, n);
   const std::uint64_t target = begun_ ? full(load_target()) : std::min(kFirstLoadBytes, load_target());
   Position at = plan_;
   for (;;) {

@@ -83,6 +83,10 @@ class Stream final : public BatchStream {
   std::uint64_t share() const noexcept;
   std::uint64_t load_target() const noexcept;
   bool enough_ahead() const noexcept;
+  /// Returns true if it is best to read little ahead, because the process is reading the whole file.
+  bool waits_for_load() const noexcept {
+    return shared_.source.kept != nullptr && shared_.source.kept->is_loading();
+  }
   std::uint64_t reserved_by_others() const noexcept;
   void reserve() noexcept;
 
@@ -111,9 +115,10 @@ class Stream final : public BatchStream {
   Position plan_, give_;              ///< the next batch to plan, and the next one to return
   Position single_until_{};           ///< if singly_: batches before this position are read one by one
   bool singly_ = false;
-  bool cached_ = false;  ///< the last fetch came from the page cache
-  bool begun_ = false;   ///< a fetch was planned
-  bool zero_copy_;       ///< records in the page cache are lent, not copied
+  bool cached_ = false;          ///< the last fetch came from the page cache
+  bool begun_ = false;           ///< a fetch was planned
+  std::uint64_t scattered_ = 0;  ///< records of an epoch in a scattered order, until a fetch is planned
+  bool zero_copy_;               ///< records in the page cache are lent, not copied
 };
 
 /// Reserves the minimum memory of a reader from the process's memory.  If there is no room, drops read-ahead

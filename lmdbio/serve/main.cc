@@ -155,6 +155,7 @@ void run(const Options& options, Command* command) {
   Server::Settings settings;
   settings.memory =
       options.memory != 0 ? options.memory : lmdbio::config().memory_limit(lmdbio::memory_facts().total);
+  settings.copies = settings.memory / 2;
   settings.now = lmdbio::now_ns;
   Server server(*host, transport, *files, settings);
   if (const lmdbio::Status st = server.start(); !st.ok()) throw std::runtime_error(transport.error());

@@ -15,7 +15,6 @@ namespace lmdbio::serve {
 namespace {
 
 using Request = node::ServiceRequests::Request;
-using Kind = node::ServiceRequests::Kind;
 
 /// Messages with questions, or with answers, that may arrive at the same time.
 constexpr std::size_t kMessagesAtOnce = 16;
@@ -213,7 +212,9 @@ Status Server::step() {
   if (now >= next_look_ns_) {
     next_look_ns_ = now + kLookEvery;
     programs_.free_slots_of_dead();
-    programs_.show_counts(counts_);
+    node::ServiceCounts shown = counts_;
+    shown.kept += copied_;
+    programs_.show_counts(shown);
     for (const std::unique_ptr<File>& f : files_) look_at(*f);
   }
   return failed_;
@@ -228,33 +229,6 @@ void Server::show_work(std::int64_t now) {
   for (auto& [rank, peer] : peers_)
     if (peer.asked != 0 && now - peer.asked < kTold && now - peer.answered >= settings_.patience / 4)
       answer(rank, {Answer::Kind::working}, {}, {});
-}
-
-void Server::accept_program(const Request& request) {
-  if (request.kind == Kind::open) {
-    const std::string path = programs_.path(request);
-    if (path.empty() || path.size() > kMostPath || path.find('\0') != std::string::npos)
-      return programs_.finish(request, -EINVAL, std::as_bytes(std::span(path)));
-    File& file = *find_or_open(path, request.state);
-    if (file.opened)
-      finish_open(request, file);
-    else
-      file.openers.push_back(request);
-    return;
-  }
-  const std::uint64_t chunk = request.offset / kChunkBytes;
-  if (request.kind != Kind::read || request.file >= files_.size() || request.bytes == 0 ||
-      request.offset % kChunkBytes + request.bytes > kChunkBytes ||
-      !(files_[request.file]->state == request.state))
-    return programs_.finish(request, -EINVAL, {});
-  File& file = *files_[request.file];
-  const std::uint32_t ranks = transport_.ranks(), home = home_of(file.state, chunk, ranks);
-  const bool asks = home != transport_.rank() && failed_.ok() && !file.refused.contains(home) &&
-                    settings_.now() >= peers_[home].silent_until;
-  if (asks) return ask(request, home, Question::To::home);
-  if (!read_here({request, transport_.rank(), 0, 0, {}, &file, nullptr, request.offset, request.bytes},
-                 home == transport_.rank()))
-    programs_.finish(request, -EIO, {});
 }
 
 // Asks another server for the bytes of a program's request.

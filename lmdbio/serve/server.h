@@ -35,6 +35,8 @@ class Server {
     /// A home that neither answers nor says that it works for so long, in ns, is not asked for a while.
     std::int64_t patience = 700'000'000;
     std::int64_t (*now)() noexcept = nullptr;  ///< CLOCK_MONOTONIC in ns
+    /// The part of the memory for what other homes have sent, in bytes.  Files that are larger are not kept.
+    std::uint64_t copies = 0;
   };
   /// All arguments must outlive the server.
   Server(node::ServiceRequests& programs, ranks::Transport& transport, HomeFiles& files,
@@ -119,6 +121,10 @@ class Server {
   void answer_as_holder(const Question& question, std::uint32_t from);
   void answer_followers(const node::ServiceRequests::Request& request, Bytes bytes,
                         const std::shared_ptr<const void>& owner);
+  bool give_copy(const node::ServiceRequests::Request& request, File& file);
+  void keep_copy(File& file, std::uint64_t offset, Bytes bytes, const std::shared_ptr<const void>& owner);
+  void drop_copies(File& file) noexcept;
+  bool drop_oldest_copies(const File* but) noexcept;
   void keep_for_others(const node::ServiceRequests::Request& request, std::unique_ptr<std::byte[]> bytes,
                        std::size_t size);
   template <class Accept>
@@ -146,6 +152,7 @@ class Server {
   std::list<Sending> sending_;
   std::list<Spread> spreads_;       ///< of this home
   std::deque<Relay> relays_;        ///< of other homes
+  std::uint64_t copied_ = 0;        ///< bytes of all copies
   std::deque<Follower> followers_;  ///< that wait for bytes of other homes
   /// Another server.  Times are CLOCK_MONOTONIC in ns.
   struct Peer {

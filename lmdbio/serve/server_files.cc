@@ -12,6 +12,7 @@
 namespace lmdbio::serve {
 
 using Request = node::ServiceRequests::Request;
+using Kind = node::ServiceRequests::Kind;
 
 namespace {
 
@@ -20,6 +21,36 @@ constexpr std::uint64_t kAhead = 2;
 constexpr unsigned kSequence = 2;
 
 }  // namespace
+
+void Server::accept_program(const Request& request) {
+  if (request.kind == Kind::open) {
+    const std::string path = programs_.path(request);
+    if (path.empty() || path.size() > kMostPath || path.find('\0') != std::string::npos)
+      return programs_.finish(request, -EINVAL, std::as_bytes(std::span(path)));
+    File& file = *find_or_open(path, request.state);
+    if (file.opened)
+      finish_open(request, file);
+    else
+      file.openers.push_back(request);
+    return;
+  }
+  const std::uint64_t chunk = request.offset / kChunkBytes;
+  if (request.kind != Kind::read || request.file >= files_.size() || request.bytes == 0 ||
+      request.offset % kChunkBytes + request.bytes > kChunkBytes ||
+      !(files_[request.file]->state == request.state))
+    return programs_.finish(request, -EINVAL, {});
+  File& file = *files_[request.file];
+  const std::uint32_t ranks = transport_.ranks(), home = home_of(file.state, chunk, ranks);
+  const bool asks = home != transport_.rank() && failed_.ok() && !file.refused.contains(home) &&
+                    settings_.now() >= peers_[home].silent_until;
+  if (asks) {
+    if (!give_copy(request, file)) ask(request, home, Question::To::home);
+    return;
+  }
+  if (!read_here({request, transport_.rank(), 0, 0, {}, &file, nullptr, request.offset, request.bytes},
+                 home == transport_.rank()))
+    programs_.finish(request, -EIO, {});
+}
 
 // Returns the file in this state, or nullptr if it is not known and `path` is empty.
 Server::File* Server::find_or_open(const std::string& path, const node::ServedState& state) {
@@ -65,6 +96,7 @@ void Server::advance(File& file) {
   if (file.outdated || file.home->is_current()) return;
   file.outdated = true;
   std::erase_if(relays_, [&](const Relay& r) { return r.file == &file; });
+  drop_copies(file);
   for (File::Blocks* const blocks : {&file.kept, &file.unpacked}) {
     for (const auto& [chunk, block] : *blocks) counts_.kept -= file.bytes_in(chunk);
     blocks->clear();
@@ -162,6 +194,8 @@ Result<std::shared_ptr<Block>> Server::read_chunk(File& file, std::uint64_t chun
   file.home->store(block.value(), true);
   file.kept.emplace(chunk, block.value());
   counts_.kept += bytes;
+  while (counts_.kept + relay_memory() + copied_ > settings_.memory && drop_oldest_copies(nullptr)) {
+  }
   return block;
 }
 

@@ -30,8 +30,11 @@ struct Server::File {
   bool outdated = false;
   bool used = false;  ///< since the last check
   using Blocks = std::unordered_map<std::uint64_t, std::shared_ptr<Block>>;
-  Blocks kept;               ///< by chunk
-  Blocks unpacked;           ///< blocks that were decompressed; `kept` has them as they came from local disk
+  Blocks kept;      ///< by chunk
+  Blocks unpacked;  ///< blocks that were decompressed; `kept` has them as they came from local disk
+  /// What other homes have sent for programs of this node, by offset: multiples of node::kServiceBytes.
+  std::unordered_map<std::uint64_t, std::pair<Bytes, std::shared_ptr<const void>>> copies;
+  std::int64_t asked = 0;    ///< when a program has asked for bytes that could be copied, as waited_
   std::uint64_t newest = 0;  ///< the last chunk that a walk has reached
   unsigned in_sequence = 0;  ///< chunks of this home that were wanted one after the other
   std::unordered_set<std::uint32_t> told;     ///< ranks that know the path

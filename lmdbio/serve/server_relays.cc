@@ -1,5 +1,6 @@
-// How the bytes of a home reach many servers that want them at the same time: the home sends them to a few,
-// and names these to others, who get the bytes from them (decision 0051).
+// What a server does with bytes of other homes.  It keeps them for programs of its node.  And they reach many
+// servers that want them at the same time: the home sends them to a few, and names these to others, who get
+// the bytes from them (decision 0051).
 #include <algorithm>
 #include <utility>
 
@@ -117,13 +118,64 @@ void Server::answer_followers(const Request& request, Bytes bytes, const std::sh
   });
 }
 
-// Keeps bytes of a home for a while, because the home may name this server.
+// Gives a program bytes that another program of this node has got before.  Returns false if they are not
+// kept.
+bool Server::give_copy(const Request& request, File& file) {
+  file.asked = waited_;
+  const auto at = file.copies.find(request.offset / node::kServiceBytes * node::kServiceBytes);
+  if (at == file.copies.end() || !file.is_usable()) return false;
+  const Bytes bytes = at->second.first;
+  const std::uint64_t from = request.offset % node::kServiceBytes;
+  const bool is_end = at->first + bytes.size() == file.home->size();
+  if (from >= bytes.size() || (from + request.bytes > bytes.size() && !is_end)) return false;
+  const Bytes part = bytes.subspan(from, std::min<std::size_t>(request.bytes, bytes.size() - from));
+  file.used = true;
+  counts_.to_programs += part.size();
+  programs_.finish(request, static_cast<std::int64_t>(part.size()), part);
+  return true;
+}
+
+// Keeps bytes of a home for programs of this node, if there is room for the whole file.
+void Server::keep_copy(File& file, std::uint64_t offset, Bytes bytes,
+                       const std::shared_ptr<const void>& owner) {
+  if (offset % node::kServiceBytes != 0 || bytes.size() < kRelayBytes || !file.is_usable() ||
+      file.home->size() > settings_.copies)
+    return;
+  const auto lacks = [&](std::uint64_t more, std::uint64_t limit) { return copied_ + more > limit; };
+  while (lacks(bytes.size(), settings_.copies) ||
+         lacks(bytes.size() + counts_.kept + relay_memory(), settings_.memory))
+    if (!drop_oldest_copies(&file)) return;
+  auto& copy = file.copies[offset];
+  if (bytes.size() <= copy.first.size()) return;
+  copied_ += bytes.size() - copy.first.size();
+  copy = {bytes, owner};
+}
+
+void Server::drop_copies(File& file) noexcept {
+  for (const auto& [offset, copy] : file.copies) copied_ -= copy.first.size();
+  file.copies.clear();
+}
+
+// Drops the copies of the file that was not wanted for the longest time, except `but`.  Returns false if
+// there are none.
+bool Server::drop_oldest_copies(const File* but) noexcept {
+  File* oldest = nullptr;
+  for (const std::unique_ptr<File>& f : files_)
+    if (f.get() != but && !f->copies.empty() && (oldest == nullptr || f->asked < oldest->asked))
+      oldest = f.get();
+  if (oldest == nullptr) return false;
+  drop_copies(*oldest);
+  return true;
+}
+
+// Keeps bytes of a home for programs of this node, and for a while because the home may name this server.
 void Server::keep_for_others(const Request& request, std::unique_ptr<std::byte[]> bytes, std::size_t size) {
   const std::byte* const first = bytes.get();
   std::shared_ptr<const void> owner = std::shared_ptr<std::byte[]>(std::move(bytes));
   const Bytes all(first, size);
   answer_followers(request, all, owner);
-  if (size < kRelayBytes) return;
+  keep_copy(*files_[request.file], request.offset, all, owner);
+  if (size < kRelayBytes || relay_memory() == 0) return;
   relays_.push_back({files_[request.file].get(), request.offset, all, std::move(owner)});
   std::uint64_t held = 0;
   for (const Relay& r : relays_) held += r.bytes.size();

@@ -92,6 +92,8 @@ class Prefetcher {
   /// false if they fit nowhere or the I/O thread cannot be started.  Requires that lock() is held and no load
   /// of the file is in progress.
   bool begin_whole_load(WindowFile& file, std::uint64_t used_bytes) noexcept;
+  /// As begin_whole_load(), but only if the file is read through other sources, and as chunks.
+  bool begin_load_from_sources(WindowFile& file, std::uint64_t used_bytes) noexcept;
   /// Returns whether a program that needs a part of `chunks` is to wait for these chunks instead of an exact
   /// read.  It is if the cache on local disk has them in an image that is not mapped, and there is memory for
   /// all chunks of the first `used_bytes` of the file.

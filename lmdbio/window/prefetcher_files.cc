@@ -245,6 +245,12 @@ bool Prefetcher::begin_whole_load(WindowFile& file, std::uint64_t used_bytes) no
   return true;
 }
 
+bool Prefetcher::begin_load_from_sources(WindowFile& file, std::uint64_t used_bytes) noexcept {
+  return file.reads_through_sources() &&
+         whole_load_path(file, used_bytes, chunks_.budget()) == ReadPath::direct &&
+         begin_whole_load(file, used_bytes);
+}
+
 bool Prefetcher::takes_chunks_from_cache(WindowFile& file, const ChunkRange& chunks,
                                          std::uint64_t used_bytes) noexcept {
   if (!file.reads_through_sources()) return false;

@@ -6,6 +6,7 @@ whether the programs get the right ones.
 
 BIN has lmdbio and lmdbio_slowfs.  Exit status 77: FUSE, namespaces, mpirun or py-lmdb are missing.
 """
+import importlib.util
 import json
 import os
 import shlex
@@ -18,19 +19,32 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from served_hosts import HOSTS_PROGRAM, drop_cache, environment, main, mounting, write_database  # noqa: E402
 
 MPIRUN, BIN, LIBRARY = sys.argv[1:4]
+PACKAGE = os.path.join(os.path.dirname(BIN), "python")
 RECORDS, VALUE, HOSTS = 600, 60000, 3
+SMALL_RECORDS, SMALL_VALUE, EPOCHS = 8000, 3000, 5
 
 # Reads all records and prints JSON: their sum, bytes that the host's file system and the server have delivered.
 READER = """
 import json, os, random, sys, zlib
 path, mount, how = sys.argv[1:4]
 import lmdb
-with lmdb.open(path, readonly=True, lock=False, subdir=False) as env, env.begin() as txn:
-    found = 0
-    if how == "walk":
+open_file = lambda: lmdb.open(path, readonly=True, lock=False, subdir=False)
+found = 0
+if how in ("shuffled", "in order"):
+    import lmdbio
+    order = lmdbio.Order.shuffled(5, batch=16) if how == "shuffled" else lmdbio.Order.sequential(batch=16)
+    with lmdbio.Reader(path, lock=False) as reader:
+        for batch in reader.stream(order.repeat(EPOCHS)):
+            for value in batch.values: found += zlib.crc32(value)
+elif how == "walk":
+    with open_file() as env, env.begin() as txn:
         for epoch in range(2):
             for key, value in txn.cursor(): found = zlib.crc32(value, found)
-    else:
+else:
+    if how == "reopened":
+        with open_file() as env, env.begin() as txn:
+            for key, value in txn.cursor(): found += zlib.crc32(value)
+    with open_file() as env, env.begin() as txn:
         order = list(range(txn.stat()["entries"]))
         random.Random(7).shuffle(order)
         for i in order: found ^= zlib.crc32(txn.get(b"%08d" % i))
@@ -46,9 +60,12 @@ def want(values, how):
         for _ in range(2):
             for v in values:
                 found = zlib.crc32(v, found)
-    else:
+    elif how in ("lookups", "reopened"):
+        found = sum(map(zlib.crc32, values)) if how == "reopened" else 0
         for v in values:
             found ^= zlib.crc32(v)
+    else:
+        found = EPOCHS * sum(map(zlib.crc32, values))
     return found
 
 
@@ -61,24 +78,27 @@ class Serve(unittest.TestCase):
         os.mkdir(cls.mount)
         cls.file = os.path.join(cls.data, "data.mdb")
         cls.values = write_database(cls.file, RECORDS, VALUE)
+        cls.small = os.path.join(cls.data, "small.mdb")
+        cls.small_values = write_database(cls.small, SMALL_RECORDS, SMALL_VALUE)
         with open(os.path.join(cls.folder.name, "reader.py"), "w", encoding="utf-8") as file:
-            file.write(READER)
+            file.write(READER.replace("EPOCHS", str(EPOCHS)))
 
     @classmethod
     def tearDownClass(cls):
         cls.folder.cleanup()
 
-    def run_on_hosts(self, how, shell="{reader}", served=True, by_run=False):
+    def run_on_hosts(self, how, shell="{reader}", served=True, by_run=False, small=False):
         """Runs the reader on each host.  `shell`: the command of a host; "{reader}" stands for the reader.  by_run: `lmdbio run`
-        starts the servers.  Returns the bytes that left the file system, those of them that readers read themselves, and what the
-        servers print."""
+        starts the servers.  `small`: reads the database with small records.  Returns the bytes that left the file system, those of
+        them that readers read themselves, and what the servers print.  self.environments: the statistics of readers."""
+        path, values = (self.small, self.small_values) if small else (self.file, self.values)
         stats = os.path.join(self.folder.name, "stats")
         if os.path.exists(stats):
             os.remove(stats)
-        drop_cache(self.file)
+        drop_cache(path)
         setup = mounting(BIN, self.data, self.mount)
-        reader = ["env", "LD_PRELOAD=" + LIBRARY, "LMDBIO_STATS=" + stats, "/usr/bin/python3", "-B", os.path.join(self.folder.name, "reader.py"),
-                  os.path.join(self.mount, "data.mdb"), self.mount, how]
+        reader = ["env", "LD_PRELOAD=" + LIBRARY, "LMDBIO_STATS=" + stats, "PYTHONPATH=" + PACKAGE, "/usr/bin/python3", "-B",
+                  os.path.join(self.folder.name, "reader.py"), os.path.join(self.mount, os.path.basename(path)), self.mount, how]
         command = ["/bin/sh", "-c", shell.format(reader=shlex.join(reader))]
         head = []
         if by_run:
@@ -88,7 +108,7 @@ class Serve(unittest.TestCase):
             command = ["/bin/sh", "-c", f"{run} MPIRUN {shlex.join(command)} || exit 1\n"
                        "! pgrep lmdbio-serve || exit 2\nMPIRUN sh -c '! ipcs -m | grep 0x1db' || exit 3"]
         elif served:
-            command = [os.path.join(BIN, "lmdbio"), "serve", "--stats", "--memory", "256MiB", "--", *command]
+            command = [os.path.join(BIN, "lmdbio"), "serve", "--memory", "256MiB", "--stats", "--", *command]
         env = environment()
         job = subprocess.run([sys.executable, "-B", HOSTS_PROGRAM, "--mpirun", MPIRUN, "--hosts", str(HOSTS), "--ranks", "1", "--timeout", "100",
                               "--setup", setup, *head, "--", *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env, check=False)
@@ -97,10 +117,11 @@ class Serve(unittest.TestCase):
         self.assertEqual(job.returncode, 0, job.stdout + job.stderr)
         said = [json.loads(line) for line in job.stdout.splitlines() if line.startswith("{")]
         readers = [s for s in said if "sum" in s]
-        self.assertEqual([r["sum"] for r in readers], [want(self.values, how)] * HOSTS)
+        self.assertEqual([r["sum"] for r in readers], [want(values, how)] * HOSTS)
         with open(stats, encoding="utf-8") as file:
-            done = [e["io"] for line in file for e in json.loads(line)["environments"]]
-        self.assertEqual(len(done), HOSTS)
+            self.environments = [e for line in file for e in json.loads(line)["environments"]]
+        done = [e["io"] for e in self.environments]
+        self.assertEqual(len(done), HOSTS * (2 if how == "reopened" else 1))
         themselves = sum(io["read"] - io["server_read"] for io in done)
         return sum(r["read"] for r in readers), themselves, [s for s in said if "sum" not in s]
 
@@ -116,6 +137,38 @@ class Serve(unittest.TestCase):
                 for s in servers:
                     self.assertGreaterEqual(s["to_programs"], 0.5 * size)
                     self.assertLessEqual(s["read"] - s["alone"], 0.45 * size, "a third, and the rest of a chunk")
+
+    # A walk gets the file from other nodes.  Lookups of another environment get it from the server of their node.
+    def test_what_another_environment_has_got_is_not_sent_again(self):
+        size = os.path.getsize(self.small)
+        read, themselves, servers = self.run_on_hosts("reopened", small=True)
+        again = themselves + sum(s["alone"] for s in servers)
+        self.assertLessEqual(read - again, 1.05 * size)
+        for s in servers:
+            self.assertGreaterEqual(s["to_programs"], 1.9 * size)
+            self.assertLessEqual(s["from_nodes"], 0.8 * size, "two thirds, and the rest of a chunk")
+
+    # The first epoch of a shuffle gets the file in large requests, in the background.  In order, this begins towards the end of the
+    # first epoch.  Nothing is asked for in later epochs.
+    @unittest.skipUnless(importlib.util.find_spec("numpy"), "the package lmdbio needs NumPy")
+    def test_readers_ask_once(self):
+        size = os.path.getsize(self.small)
+        for how in ("shuffled", "in order"):
+            with self.subTest(how=how):
+                read, themselves, servers = self.run_on_hosts(how, small=True)
+                readers = [e["reader"] for e in self.environments]
+                again = themselves + sum(r["read"] - r["server_read"] for r in readers) + sum(s["alone"] for s in servers)
+                # If a server was late on a busy machine, its readers have read the records themselves, and what is around them.
+                if again == 0:
+                    self.assertLessEqual(read, 1.05 * size)
+                for e in self.environments:
+                    self.assertGreaterEqual(e["io"]["loads_begun"], 1)
+                    self.assertGreaterEqual(e["reader"]["records"], EPOCHS * SMALL_RECORDS)
+                    # An epoch has as many records as the database; and several of them share a request if they are in order.
+                    self.assertLessEqual(e["reader"]["requests"], 0.5 * SMALL_RECORDS)
+                for s in servers:
+                    self.assertLessEqual(s["to_programs"], 2.5 * size, "an epoch of extents, and the file")
+                    self.assertLessEqual(s["from_nodes"], 1.7 * size, "two thirds of these bytes")
 
     def test_servers_that_run_starts(self):
         size = os.path.getsize(self.file)

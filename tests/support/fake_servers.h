@@ -147,9 +147,11 @@ class FakePrograms final : public ServiceRequests {
     results[{r.offset, r.bytes}] = result;
     ++finished;
   }
+  void show_counts(const node::ServiceCounts& shown_counts) noexcept override { counts = shown_counts; }
   std::size_t open_requests() const { return used_.size(); }
   std::map<std::pair<std::uint64_t, std::size_t>, std::int64_t> results;
   unsigned wrong = 0, finished = 0, shown = 0;
+  node::ServiceCounts counts;  ///< as the server has shown them
 
  private:
   unsigned free_slot() {
@@ -163,9 +165,11 @@ class FakePrograms final : public ServiceRequests {
 };
 
 struct Node {
-  Node(ranks::Transport& transport, std::uint64_t bytes, std::uint64_t memory, std::uint64_t seed)
+  Node(ranks::Transport& transport, std::uint64_t bytes, std::uint64_t memory, std::uint64_t seed,
+       std::uint64_t copies)
       : files(bytes, seed),
-        server(programs, transport, files, {memory, 700'000'000, []() noexcept { return clock_ns; }}) {
+        server(programs, transport, files,
+               {memory, 700'000'000, []() noexcept { return clock_ns; }, copies}) {
     EXPECT_TRUE(server.start().ok());
   }
   FakePrograms programs;
@@ -174,9 +178,10 @@ struct Node {
 };
 
 struct Nodes {
-  Nodes(unsigned n, std::uint64_t bytes, std::uint64_t memory, std::uint64_t seed) : network(n, seed) {
+  Nodes(unsigned n, std::uint64_t bytes, std::uint64_t memory, std::uint64_t seed, std::uint64_t copies = 0)
+      : network(n, seed) {
     for (unsigned i = 0; i < n; ++i)
-      all.push_back(std::make_unique<Node>(network.rank(i), bytes, memory, seed + i));
+      all.push_back(std::make_unique<Node>(network.rank(i), bytes, memory, seed + i, copies));
   }
   Node& operator[](unsigned i) { return *all[i]; }
   /// Steps all servers but those that are stopped, until no program waits.

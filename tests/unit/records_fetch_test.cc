@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 
 #include "lmdbio/records/fetch.h"
+#include "tests/support/kept_file.h"
 #include "tests/support/reader_file.h"
 
 namespace lmdbio::records {
 namespace {
 
+using testing::KeptParts;
 using testing::ReaderFile;
 
 constexpr ReadDecision kDirectly{ReadPath::direct, false, false, ""},
@@ -102,6 +104,64 @@ TEST_F(FetchTest, WhatIsInThePageCacheIsCopied) {
   Shared past(file_.source(), kMemory, kDirectly);
   EXPECT_FALSE(fetch(past, {0}).cached) << "not where it is to be read directly";
   EXPECT_EQ(past.counters.bytes_copied, 0u);
+}
+
+TEST_F(FetchTest, WhatTheProcessKeepsIsNotRead) {
+  const auto kept = std::make_shared<KeptParts>(file_);
+  Source source = file_.source();
+  source.kept = kept;
+  kept->keep_page(file_.leaf(), 1);
+  kept->keep_page(file_.first_page(1), 2);
+  Shared shared(std::move(source), kMemory, kDirectly);
+  Done d = fetch(shared, {0, 1, 2}, 7 * kPage);
+  EXPECT_FALSE(d.cached);
+  EXPECT_EQ(d.requests, 2u) << "two of three values";
+  EXPECT_EQ(d.pages, 4u);
+  EXPECT_EQ(shared.counters.bytes_copied, 3 * kPage);
+  EXPECT_EQ(kept->needed_bytes, 4 * kPage);
+  EXPECT_EQ(kept->needed_requests, 2u);
+  for (std::size_t i = 0; i < 3; ++i) expect_right(shared, *d.fetch, i, i);
+
+  // All of it: the calling thread copies it, and nothing is asked for.
+  kept->keep_page(0, file_.bytes() / kPage);
+  Done all = fetch(shared, {2, 0, 1});
+  EXPECT_TRUE(all.cached);
+  EXPECT_EQ(all.fetch->queue(), nullptr);
+  EXPECT_EQ(all.requests, 0u);
+  EXPECT_EQ(kept->needed_requests, 2u);
+  expect_right(shared, *all.fetch, 0, 2);
+  expect_right(shared, *all.fetch, 1, 0);
+
+  // And lends it, if that is wanted.
+  auto lent = std::make_shared<Fetch>();
+  lent->add(5, file_.location(5), shared);
+  lent->plan(shared, kMemory);
+  lent->lend();
+  Queues queues(shared);
+  MemoryRequest memory;
+  ASSERT_TRUE(lent->start(shared, queues, memory).ok());
+  EXPECT_TRUE(lent->lends());
+  EXPECT_EQ(lent->buffer_bytes(), 0u);
+  ASSERT_TRUE(lent->finish(shared).ok());
+  expect_right(shared, *lent, 0, 5);
+}
+
+TEST_F(FetchTest, WhatIsKeptOfAFileThatWasCutIsNotUsed) {
+  const auto kept = std::make_shared<KeptParts>(file_);
+  Source source = file_.source();
+  source.kept = kept;
+  kept->keep_page(0, file_.bytes() / kPage);
+  Shared shared(std::move(source), kMemory, kDirectly);
+  ASSERT_EQ(::ftruncate(file_.fd(), static_cast<off_t>(file_.first_page(3) * kPage)), 0);
+  auto f = std::make_shared<Fetch>();
+  f->add(3, file_.location(3), shared);
+  f->plan(shared, kMemory);
+  Queues queues(shared);
+  MemoryRequest memory;
+  memory.most = kMemory;
+  ASSERT_TRUE(f->start(shared, queues, memory).ok());
+  ASSERT_NE(f->queue(), nullptr);
+  EXPECT_EQ(f->queue()->wait(f->group()).raw(), EIO) << "as without what is kept";
 }
 
 TEST_F(FetchTest, ADamagedValueSpoilsItsRecord) {

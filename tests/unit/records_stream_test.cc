@@ -9,12 +9,14 @@
 #include <thread>
 
 #include "lmdbio/records/stream.h"
+#include "tests/support/kept_file.h"
 #include "tests/support/reader_file.h"
 #include "tests/support/scripted_engine.h"
 
 namespace lmdbio::records {
 namespace {
 
+using testing::KeptParts;
 using testing::ReaderFile;
 
 constexpr ReadDecision kDirectly{ReadPath::direct, false, false, ""};
@@ -253,6 +255,38 @@ TEST_F(StreamTest, ReadsAheadWithinTheLimit) {
   EXPECT_LE(pool.counters().most_bytes, pool.limit());
   // Read once in each turn: nothing was dropped.
   EXPECT_LE(r->shared().counters.bytes_read, 2 * file_.bytes() + kMiB);
+}
+
+// A stream in a scattered order tells at its beginning what an epoch needs.  While the whole file is being
+// read, it reads little ahead.
+TEST_F(StreamTest, WhatAProcessKeepsOfTheFile) {
+  const auto reader = [&](const std::shared_ptr<KeptParts>& kept) {
+    Source source = file_.source();
+    source.kept = kept;
+    return std::make_unique<Reader>(std::move(source), file_.locations(), 32 * kMiB, kDirectly);
+  };
+  constexpr std::uint64_t kValue = kValuePages * ReaderFile::kPage;
+  for (const lmdbio_order_kind kind : {LMDBIO_ORDER_SHUFFLE, LMDBIO_ORDER_SEQUENTIAL}) {
+    const auto kept = std::make_shared<KeptParts>(file_);
+    const auto r = reader(kept);
+    const auto s = open(*r, order(kind, 1, 2));
+    EXPECT_EQ(kept->needed_requests, 0u) << "a stream may never be used";
+    kept->loading = true;
+    ASSERT_EQ(next(*s).size(), 1u);
+    EXPECT_LE(r->shared().pool->counters().used_bytes, 4 * kMiB) << "at most three fetches of 1 MiB";
+    const bool scattered = kind == LMDBIO_ORDER_SHUFFLE;
+    EXPECT_GE(kept->needed_bytes, scattered ? kValues * kValue : kValue);
+    EXPECT_LE(kept->needed_bytes, (scattered ? kValues * kValue : 0) + 4 * kMiB);
+
+    kept->loading = false;
+    kept->keep_page(0, file_.bytes() / ReaderFile::kPage);
+    for (unsigned i = 1; i < kValues; ++i) ASSERT_EQ(next(*s).size(), 1u);
+    const std::uint64_t read = r->shared().counters.bytes_read, needed = kept->needed_requests;
+    EXPECT_LE(read, 4 * kMiB);
+    for (unsigned i = 0; i < kValues; ++i) ASSERT_EQ(next(*s).size(), 1u);  // the second epoch
+    EXPECT_EQ(r->shared().counters.bytes_read, read);
+    EXPECT_EQ(kept->needed_requests, needed);
+  }
 }
 
 TEST_F(StreamTest, ACancelledStreamStaysWhereItIs) {

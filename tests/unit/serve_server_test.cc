@@ -99,6 +99,58 @@ TEST(ServeServer, SmallRequestsShareMessages) {
   EXPECT_EQ(nodes.wrong(), 0u);
 }
 
+// What a program of the node has got is in the memory of its server.
+TEST(ServeServer, CopiesOfWhatOtherHomesHaveSent) {
+  const auto messages_of = [](std::uint64_t memory, std::uint64_t copies, std::vector<std::size_t> sizes) {
+    Nodes nodes(2, kBytes, memory, 20, copies);
+    nodes.open_everywhere();
+    read_all(nodes, 0);
+    const std::uint64_t before = nodes.network.messages;
+    for (const std::size_t bytes : sizes)
+      for (std::uint64_t at = 0; at < kBytes; at += bytes)
+        while (!nodes[0].programs.read(at, bytes)) nodes.run();
+    nodes.run();
+    EXPECT_EQ(nodes.wrong(), 0u);
+    EXPECT_EQ(nodes.read(), kBytes);
+    EXPECT_EQ(nodes[0].server.counts().to_programs, (1 + sizes.size()) * kBytes);
+    return nodes.network.messages - before;
+  };
+  constexpr std::uint64_t kMemory = std::uint64_t{1} << 30;
+  EXPECT_EQ(messages_of(kMemory, kBytes, {node::kServiceBytes, 256u << 10, 4096}), 0u);
+  EXPECT_GT(messages_of(kMemory, kBytes - 1, {node::kServiceBytes}), 0u) << "the file has no room";
+  EXPECT_GT(messages_of(kMemory, 0, {node::kServiceBytes}), 0u);
+}
+
+TEST(ServeServer, ChunksOfAHomeReplaceCopies) {
+  constexpr std::uint64_t kMemory = 8 * kChunkBytes;  // a home has seven chunks at most
+  Nodes nodes(2, kBytes, kMemory, 21, kBytes);
+  nodes.open_everywhere();
+  for (unsigned epoch = 0; epoch < 2; ++epoch) {
+    read_all(nodes, 0);
+    EXPECT_EQ(nodes.read(), kBytes) << "the chunks of a home stay";
+    clock_ns += 1'000'000'000;
+    (void)nodes[0].server.step();
+    EXPECT_LE(nodes[0].programs.counts.kept, kMemory);
+    EXPECT_GE(nodes[0].programs.counts.kept, kMemory - kChunkBytes);
+  }
+  EXPECT_EQ(nodes.wrong(), 0u);
+}
+
+TEST(ServeServer, CopiesOfAFileThatChangesAreDropped) {
+  Nodes nodes(2, kBytes, std::uint64_t{1} << 30, 22, kBytes);
+  nodes.open_everywhere();
+  read_all(nodes, 0);
+  for (unsigned i = 0; i < 2; ++i) nodes[i].files.is_outdated = true;
+  clock_ns += 2'000'000'000;
+  for (unsigned turn = 0; turn < 20; ++turn)
+    for (unsigned i = 0; i < 2; ++i) (void)nodes[i].server.step();
+  nodes[0].programs.results.clear();
+  for (std::uint64_t at = 0; at < kBytes; at += node::kServiceBytes)
+    while (!nodes[0].programs.read(at, node::kServiceBytes)) nodes.run();
+  nodes.run();
+  for (const auto& [request, result] : nodes[0].programs.results) EXPECT_LT(result, 0) << request.first;
+}
+
 // What a server holds does not grow with the number of nodes, except some bytes for each.
 TEST(ServeServer, ManyNodes) {
   constexpr unsigned kNodes = 128;

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "lmdbio/window/io_worker.h"
+#include "lmdbio/window/kept_chunks.h"
 #include "tests/support/ahead_file.h"
 #include "tests/support/scripted_engine.h"
 
@@ -59,6 +60,26 @@ TEST_F(WholeLoadTest, EachChunkIsReadOnce) {
   EXPECT_TRUE(file.all_right());
   for (const auto& [at, n] : engine_script().attempts()) EXPECT_EQ(n, 1u) << "at " << at;
   EXPECT_LE(prefetcher().memory().used(), kLimit);
+  file.close();
+}
+
+TEST_F(WholeLoadTest, ReadersFindItsChunks) {
+  AheadFile file(6 * kAheadChunk + kTail);
+  KeptChunks kept(file.window_file(), file.bytes());
+  const Extent two{kAheadChunk - 100, 200}, last{file.bytes() - kTail, kTail};
+  EXPECT_FALSE(kept.has(two));
+  // Such a load is for bytes that come from other sources only.  Without these, the page cache is as good.
+  kept.need(file.bytes(), file.bytes());
+  EXPECT_EQ(file.stats().loads_begun, 0u);
+  EXPECT_TRUE(begin(file));
+  finish(file);
+  EXPECT_TRUE(kept.has(two));
+  EXPECT_TRUE(kept.has(last));
+  EXPECT_TRUE(kept.has({0, file.bytes()}));
+  EXPECT_FALSE(kept.has({0, 0}));
+  EXPECT_FALSE(kept.has({file.bytes() - 1, kAheadChunk})) << "beyond the end";
+  EXPECT_FALSE(kept.has({~std::uint64_t{0} - 4095, 4096}));
+  EXPECT_EQ(kept.mapped(), file.window_file()->window->base());
   file.close();
 }
 
