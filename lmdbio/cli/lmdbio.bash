@@ -57,7 +57,7 @@ _lmdbio() {
         mount) words="--foreground --db --names --suffix --value --allow-other --help" ;;
         pack) words="--shuffle --label-keys --label-db --max-size --format --no-index --help" ;;
         export) words="--tar --db --prefix --range --suffix --value --help" ;;
-        serve) words="--memory --leave-after --stats --help --" ;;
+        serve) words="--memory --leave-after --announce --stats --help --" ;;
         config) words="--json --help" ;;
         ps) words="--json --clean --help" ;;
         stats) words="--processes --json --help" ;;
