@@ -7,6 +7,8 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -14,7 +16,10 @@
 #include <exception>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <stop_token>
 #include <string>
+#include <thread>
 
 #include "lmdbio/base/unique_fd.h"
 #include "lmdbio/files/names.h"
@@ -30,6 +35,8 @@ using lmdbio::fuse::Names;
 using lmdbio::fuse::Snapshot;
 
 constexpr int kUnusable = 2;
+/// Between two looks for a signal that libfuse has missed.
+constexpr std::chrono::milliseconds kLook{500};
 
 struct Options {
   std::string path, directory, database;
@@ -72,6 +79,15 @@ class Session {
     fuse_loop_config* const config = fuse_loop_cfg_create();
     fuse_loop_cfg_set_max_threads(config, Snapshot::kViews);
     fuse_loop_cfg_set_idle_threads(config, Snapshot::kViews);
+    // libfuse looks whether a signal has come, and then waits.  This thread wakes it after one that came in
+    // between.
+    const std::jthread waker([this, loop = ::pthread_self()](const std::stop_token& ended) {
+      std::mutex mutex;
+      std::condition_variable_any changed;
+      std::unique_lock lock(mutex);
+      while (!changed.wait_for(lock, ended, kLook, [&] { return ended.stop_requested(); }))
+        if (is_over()) (void)::pthread_kill(loop, SIGTERM);
+    });
     const int rc = fuse_session_loop_mt(session_, config);
     fuse_loop_cfg_destroy(config);
     return rc;

@@ -157,7 +157,9 @@ class General(Case):
     # More of ps: tests/procs/node_test.py.
     def test_nothing_is_shared(self):
         def alone(*args):
-            return subprocess.run(["unshare", "--map-root-user", "--ipc", *args], stdin=subprocess.DEVNULL,
+            # A /dev/shm of its own, since processes of other tests that were killed leave chunk files.
+            mounted = ["sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$@"', "sh"]
+            return subprocess.run(["unshare", "--map-root-user", "--ipc", "--mount", *mounted, *args], stdin=subprocess.DEVNULL,
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100)
         try:
             if alone("true").returncode != 0:

@@ -29,6 +29,15 @@ class Life(Case):
             self.assertEqual(self.server.wait(timeout=60), 0)
             self.assertFalse(os.path.ismount(at))
 
+    def test_a_signal_just_before_the_wait(self):
+        if shimtest.CONFIG["sanitize"]:
+            self.skipTest("needs a preload")
+        path = self.write({b"a": b"1"})
+        for _ in range(4):  # libfuse waits 50 ms late: see late_sem_wait.c
+            self.mount(path, env={"LD_PRELOAD": shimtest.CONFIG["late_sem_wait"]})
+            self.server.send_signal(signal.SIGINT)
+            self.assertEqual(self.server.wait(timeout=60), 0)
+
     def in_background(self, path, at, **more):
         """Starts a mount.  Returns the process that starts it, and a descriptor that ends when the server does."""
         end, held = os.pipe()
