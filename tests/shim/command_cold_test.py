@@ -102,7 +102,7 @@ class Cold(command_test.Case):
         self.assertLessEqual(j["pages"], 2 * (RECORDS // 100 + 8))
         # The metas, and what the kernel reads around them, besides.
         self.assertLessEqual(read["bytes"], j["pages"] * PAGE + 64 * 1024)
-        self.assertGreaterEqual(read["in_flight_max"], 12)
+        self.assertGreaterEqual(read["in_flight_max"], 6)  # about 20; less if the machine is busy, 1 or 2 without waves
 
     def test_diff_of_two_files_reads_all_leaf_pages_at_once(self):
         copy = self.fresh("copy")
