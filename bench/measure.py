@@ -22,6 +22,11 @@ def fail(message):
     sys.exit(f"error: {message}")
 
 
+def counted(n, noun):
+    """Returns "1 node", "2 nodes"."""
+    return f"{n} {noun}" + ("" if n == 1 else "s")
+
+
 def progress(line):
     if sys.stderr.isatty():
         sys.stderr.write("\r" + line + "\033[K")

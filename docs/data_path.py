@@ -1,21 +1,7 @@
 #!/usr/bin/env python3
 """Draws docs/data_path.svg, the way of the data:  python3 docs/data_path.py > docs/data_path.svg"""
 
-STYLE = """text { font: 15px sans-serif; fill: #222 } .small { font-size: 13px; fill: #555 } .name { font-weight: bold }
-rect { fill: #fff; stroke: #555; stroke-width: 1.5 } .lmdbio { fill: #dbeafe; stroke: #2563eb } .node { fill: #f6f6f6; stroke: #bbb }
-.storage { fill: #fef3c7; stroke: #b45309 } path { stroke: #2563eb; stroke-width: 2.5; fill: none; marker-end: url(#arrow) }"""
-
-
-def rect(x, y, width, height, kind=""):
-    return f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}" rx="6"/>'
-
-
-def text(x, y, words, kind="", anchor="middle"):
-    return f'<text class="{kind}" x="{x}" y="{y}" text-anchor="{anchor}">{words}</text>'
-
-
-def arrow(x, y, to_x, to_y):
-    return f'<path d="M{x} {y} L{to_x} {to_y}"/>'
+from drawing import arrow, rect, svg, text
 
 
 def node(y, number):
@@ -30,18 +16,14 @@ def node(y, number):
 
 
 def picture():
-    out = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 350" width="900" height="350">', f"<style>{STYLE}</style>",
-           '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
-           '<path d="M0 0 L8 4 L0 8 z" style="fill:#2563eb;stroke:none;marker-end:none"/></marker></defs>',
-           rect(0, 0, 900, 350, "node"),
-           rect(20, 110, 130, 130, "storage"), text(85, 152, "storage", "name"), text(85, 178, "train.lmdb"),
+    out = [rect(20, 110, 130, 130, "storage"), text(85, 152, "storage", "name"), text(85, 178, "train.lmdb"),
            text(85, 204, "1 ms or more", "small"), text(85, 222, "for each request", "small")]
     out += node(20, 1) + node(200, 2)
     out += [arrow(150, 160, 345, 95), arrow(150, 190, 345, 265), text(240, 40, "large requests,", "small"), text(240, 57, "many at a time,", "small"),
             text(240, 74, "each byte once", "small"),
             '<path d="M465 130 L465 232"/>', '<path d="M485 235 L485 134"/>', text(500, 180, "what another node has read: with servers, or MPI", "small", "start"),
             text(655, 345, "pointers into memory, as with LMDB", "small")]
-    return "\n".join(out + ["</svg>"])
+    return svg(900, 350, out)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Draws the plot of bench/loaders: samples per second of each loader by the number of workers, with a panel for each storage."""
 import matplotlib.pyplot as plt
+from measure import counted
+from plotting import legend_below, plain_log
 
 WIDTH = 0.85  # of a group of bars
 
@@ -34,10 +36,12 @@ def draw(report):
         axis.set_xlabel("workers of the DataLoader", fontsize=8)
         axis.set_title(title(storage, report["options"]["slow"]), fontsize=9)
     axes[0, 0].set_ylabel("samples per second")
-    axes[0, 0].set_yscale("log")
-    axes[0, 0].set_ylim(0.5 * min(r["samples_per_s"]["low"] for r in rows), 8 * max(r["samples_per_s"]["high"] for r in rows))
-    axes[0, 0].legend(fontsize=7, ncol=3, loc="upper left")
+    ends = [0.5 * min(r["samples_per_s"]["low"] for r in rows), 1.5 * max(r["samples_per_s"]["high"] for r in rows)]
+    plain_log(axes[0, 0], ends)
+    axes[0, 0].set_ylim(ends)
+    legend_below(figure, axes)
     options, machine = report["options"], report["machine"]
-    figure.suptitle(f"one shuffled epoch, records of {options['value'] / 1024:g} KiB, median and range of {options['rounds']} rounds\n"
+    figure.suptitle(f"one shuffled epoch, records of {options['value'] / 1024:g} KiB, median and range of "
+                    f"{counted(options['rounds'], 'round')}\n"
                     f"{machine['cpu']}, {machine['cpus']} cores, Linux {machine['kernel']}", fontsize=9)
     return figure

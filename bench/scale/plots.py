@@ -1,6 +1,10 @@
 """Plots of the scaling benchmark: of one job; of a campaign, with time and share of I/O against ranks, and with the steps."""
 
 
+from measure import counted
+from plotting import legend_below, plain_log, set_title
+
+
 def draw_all(drawings):
     """Writes all figures.  `drawings`: path -> function that returns a figure."""
     try:
@@ -27,21 +31,52 @@ def machine_line(report):
     return f"{m['cpu']}, {m['cpus']} CPUs, Linux {m['kernel']}"
 
 
+def style(strategy, strategies):
+    """How the curve of a strategy is drawn.  Where curves lie on each other, dashes of stock LMDB above and the wide `full` below the
+    others show them."""
+    own = {"stock": {"ls": "--", "zorder": 4}, "full": {"lw": 3.5, "alpha": 0.5, "zorder": 1}}
+    return {"color": f"C{strategies.index(strategy)}", "lw": 1.3, **own.get(strategy, {})}
+
+
+def label_ends(axis, curves):
+    """Writes names at the right ends of curves: one text for curves that end within 4 %.  `curves`: name -> y of its end.  The scale
+    and the limits of the axis must be final."""
+    groups = []
+    for name, y in sorted(curves.items(), key=lambda curve: curve[1]):
+        if groups and y / groups[-1][0] < 1.04:
+            groups[-1][1].append(name)
+        else:
+            groups.append((y, [name]))
+    gap, above = 0.05, -1
+    for y, names in groups:
+        place = max(above + gap, (axis.transScale + axis.transLimits).transform((1, y))[1])
+        text = ", ".join("-" + n.split("-")[-1] if "prov" in n else n for n in curves if n in names)
+        axis.text(1.02, place, text, transform=axis.transAxes, va="center", fontsize=7)
+        above = place
+
+
 def draw_job(report):
-    """Draws the parts of the time of each step."""
+    """Draws the parts of the time of each step.  If one step takes far longer than most, the axis is logarithmic."""
+    from matplotlib.ticker import MaxNLocator
     epochs = report["epochs"]
     figure, axes = subplots(1, len(epochs), 5, 3.2)
     for axis, (i, epoch) in zip(axes[0], enumerate(epochs)):
-        steps = range(1, len(epoch["step_seconds"]) + 1)
-        axis.plot(steps, [1e3 * s for s in epoch["step_seconds"]], ".-", ms=3, lw=0.6, color="C7", label="step, slowest rank")
-        axis.plot(steps, [1e3 * s for s in epoch["step_wait_s_mean"]], ".-", ms=3, lw=0.6, color="C3",
-                  label="wait for the batch, mean of ranks")
-        axis.set(title=f"epoch {i + 1}: {epoch['seconds']:.2f} s, of this I/O {100 * epoch['share_of_io']:.0f} %", xlabel="step",
-                 ylabel="ms")
-        axis.set_ylim(bottom=0)
-        axis.legend(fontsize=7)
-    figure.suptitle(f"strategy {report['strategy']}, {report['ranks']} ranks on {report['nodes']} nodes; "
-                    f"{machine_line(report)}", fontsize=9)
+        seconds, waits = epoch["step_seconds"], epoch["step_wait_s_mean"]
+        steps, usual = range(1, len(seconds) + 1), sorted(seconds)[len(seconds) // 2]
+        if max(seconds) > 5 * usual > 0:
+            least = usual / 100
+            waits = [max(w, least) for w in waits]
+            plain_log(axis, [1e3 * least, 1e3 * max(seconds)])
+        else:
+            axis.set_ylim(0, 1.1e3 * max(seconds))
+        axis.plot(steps, [1e3 * s for s in seconds], ".-", ms=3, lw=0.6, color="C7", label="step, slowest rank")
+        axis.plot(steps, [1e3 * w for w in waits], ".-", ms=3, lw=0.6, color="C3", label="wait for the batch, mean of ranks")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.set_title(f"epoch {i + 1}: {epoch['seconds']:.2f} s, of this I/O {100 * epoch['share_of_io']:.0f} %", fontsize=9)
+        axis.set(xlabel="step", ylabel="ms")
+    legend_below(figure, axes)
+    which = {"stock": "stock LMDB", "full": "LMDBIO (full)"}.get(report["strategy"], f"strategy {report['strategy']}")
+    set_title(figure, f"{which}, {counted(report['ranks'], 'rank')} on {counted(report['nodes'], 'node')}; {machine_line(report)}")
     return figure
 
 
@@ -61,7 +96,6 @@ def of_campaign(report):
 
 def against_ranks(report, what):
     """Rows: contents and kinds of scaling; columns: states of page caches, and epochs.  A line for each strategy."""
-    from matplotlib.ticker import LogLocator, NullFormatter
     rows = [r for r in report["rows"] if r["compute"] == report["options"]["compute"][-1]]
     places = list(dict.fromkeys((r["content"], r["scaling"]) for r in rows))
     parts = list(dict.fromkeys((r["state"], r["part"]) for r in rows))
@@ -70,7 +104,7 @@ def against_ranks(report, what):
     for line, place in zip(axes, places):
         for axis, part in zip(line, parts):
             here = [r for r in rows if (r["content"], r["scaling"]) == place and (r["state"], r["part"]) == part]
-            for n, strategy in enumerate(strategies):
+            for strategy in strategies:
                 points = sorted((r for r in here if r["strategy"] == strategy), key=lambda r: r["ranks"])
                 if what == "seconds":
                     y = [r["seconds"]["median"] for r in points]
@@ -78,17 +112,15 @@ def against_ranks(report, what):
                     errors = [[m - low for m, (low, _) in zip(y, bounds)], [high - m for m, (_, high) in zip(y, bounds)]]
                 else:
                     y, errors = [100 * r["share_of_io"] for r in points], None
-                axis.errorbar([r["ranks"] for r in points], y, yerr=errors, fmt="o-", ms=3, lw=1, capsize=2, color=f"C{n}", label=strategy)
+                axis.errorbar([r["ranks"] for r in points], y, yerr=errors, marker="o", ms=3, capsize=2, label=strategy,
+                              **style(strategy, strategies))
             ranks = sorted({r["ranks"] for r in here})
             axis.set_xscale("log", base=2)
             axis.set_xticks(ranks, [f"{r}\n({shape})" for r in ranks for shape in [next(h["shape"] for h in here if h["ranks"] == r)]],
                             fontsize=7)
             axis.minorticks_off()
             if what == "seconds":
-                axis.set_yscale("log")
-                axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-                axis.yaxis.set_major_formatter("{x:g}")
-                axis.yaxis.set_minor_formatter(NullFormatter())
+                plain_log(axis, [r["seconds"]["median"] for r in here])
             else:
                 axis.set_ylim(0, 105)
             axis.set_title(f"{place[0]}, {place[1]} scaling\n{part_name(*part)}", fontsize=8)
@@ -97,11 +129,9 @@ def against_ranks(report, what):
         line[0].set_ylabel("seconds of an epoch" if what == "seconds" else "share of I/O, %")
     for axis in axes[-1]:
         axis.set_xlabel("ranks (hosts x ranks)")
-    height = 0.5 / figure.get_figheight()  # of the legend
-    figure.get_layout_engine().set(rect=(0, height, 1, 1 - height))
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="lower center", ncol=min(len(strategies), 4), fontsize=8)
+    legend_below(figure, axes)
     title = "time of an epoch" if what == "seconds" else "share of opening and waiting in the time of all ranks"
-    figure.suptitle(f"Scaling benchmark: {title}; {storage_line(report)}", fontsize=9)
+    set_title(figure, f"Scaling benchmark: {title}", storage_line(report))
     return figure
 
 
@@ -114,6 +144,7 @@ def storage_line(report):
 def steps(report):
     """Rows: contents and shapes with the most ranks; columns: states and epochs.  Bars: each strategy, with its speed relative to
     the previous step."""
+    from matplotlib.ticker import MaxNLocator
     rows = [r for r in report["rows"] if r["compute"] == report["options"]["compute"][0]]
     scaling = rows[0]["scaling"]
     shapes = list(dict.fromkeys(r["shape"] for r in sorted(rows, key=lambda r: r["ranks"])))[-2:]
@@ -132,16 +163,16 @@ def steps(report):
                 errors = [[middle - low], [high - middle]] if low is not None else None
                 axis.barh(n, middle, 0.7, color=f"C{strategies.index(strategy)}", xerr=errors, error_kw={"ecolor": "0.3", "capsize": 2})
                 step = f", {r['step']['median']:.2f} x" if r["step"] else ""
-                axis.text(min(max(middle, high or 0), 1.35 * most), n, f" {middle:.2f} s{step}", va="center", fontsize=6)
+                axis.text(min(max(middle, high or 0), 1.35 * most), n, f" {middle:.3g} s{step}", va="center", fontsize=6)
             axis.set_yticks(range(len(here)), [s if axis is line[0] else "" for s in strategies if s in here], fontsize=7)
             axis.invert_yaxis()
             axis.set_xlim(0, 1.9 * most)
+            axis.xaxis.set_major_locator(MaxNLocator(5))
             axis.set_title(f"{place[0]}, {place[1]}: {part_name(*part)}", fontsize=8)
     for axis in axes[-1]:
         axis.set_xlabel("seconds of an epoch")
-    figure.suptitle("Scaling benchmark: the steps of the paper, and the library; x: how many times as fast as the step before "
-                    "(lmm-dio: as lmm; full: as lmm-dio-prov-coal)\n"
-                    f"{storage_line(report)}", fontsize=9)
+    set_title(figure, "Scaling benchmark: the steps of the paper, and the library; x: how many times as fast as the step before "
+              "(lmm-dio: as lmm; full: as lmm-dio-prov-coal)", storage_line(report))
     return figure
 
 
@@ -154,32 +185,32 @@ def simulated(report):
     """Draws the time of a step, and the speed-up over stock, against ranks."""
     rows, options = report["rows"], report["options"]
     has_stock = any(r["to_stock"] for r in rows)
+    strategies = list(dict.fromkeys(r["strategy"] for r in rows))
     figure, (axes,) = subplots(1, 1 + has_stock, 5.2, 4.2)
-    for n, strategy in enumerate(dict.fromkeys(r["strategy"] for r in rows)):
-        mine = [r for r in rows if r["strategy"] == strategy]
-        axes[0].plot([r["ranks"] for r in mine], [r["step_s"] for r in mine], ".-", color=f"C{n}", label=strategy)
-        if has_stock:
-            to_stock = [r for r in mine if r["to_stock"]]
-            axes[1].plot([r["ranks"] for r in to_stock], [r["to_stock"] for r in to_stock], ".-", color=f"C{n}")
-    axes[0].axhline(options["compute"], ls=":", lw=0.8, color="black", label="computation alone")
-    axes[0].set(ylabel="seconds a step", title="time")
-    if has_stock:
-        axes[1].set(ylabel="x stock LMDB", title="speed")
+    for axis, what in zip(axes, ("step_s", "to_stock")):
+        shown = {s: [r for r in rows if r["strategy"] == s and r[what]] for s in strategies}
+        for strategy, points in shown.items():
+            axis.plot([r["ranks"] for r in points], [r[what] for r in points], marker=".", **style(strategy, strategies))
+        if what == "step_s":
+            axis.axhline(options["compute"], ls=":", lw=0.8, color="black")
+            axis.annotate("computation alone", (0.01, options["compute"]), (0, -2), xycoords=("axes fraction", "data"),
+                          textcoords="offset points", va="top", fontsize=6)
         ranks, ratio = PAPER
-        if ranks in (r["ranks"] for r in rows):
-            axes[1].plot(ranks, ratio, "*", color="black")
-            axes[1].annotate("the paper, another workload:\nup to 65 x", (ranks, ratio), (-8, -4), textcoords="offset points", ha="right",
-                             fontsize=6)
-    for axis in axes:
+        if what == "to_stock" and ranks in (r["ranks"] for r in rows):
+            axis.plot(ranks, ratio, "*", color="black")
+            axis.annotate("the paper, another workload:\nup to 65 x", (ranks, ratio), (-8, -4), textcoords="offset points", ha="right",
+                          fontsize=6)
+        axis.set_title({"step_s": "seconds of a step", "to_stock": "speed, stock LMDB: 1"}[what], fontsize=9)
+        plain_log(axis, [r[what] for r in rows if r[what]])
         axis.set_xscale("log", base=2)
-        axis.set_yscale("log")
         axis.set_xlabel("ranks")
         ticks = sorted({r["ranks"] for r in rows})
         axis.set_xticks(ticks, ticks, rotation=60, fontsize=7)
+        axis.minorticks_off()
         axis.grid(lw=0.3)
-    axes[0].legend(fontsize=7)
-    figure.suptitle(f"Simulated, not measured: {report['platform']['about']}\n{options['content']}, {options['batch']} records of a rank "
-                    "in a step, cold", fontsize=8, wrap=True)
+        label_ends(axis, {s: points[-1][what] for s, points in shown.items() if points})
+    set_title(figure, f"Simulated, not measured: {report['platform']['about']}",
+              f"{options['content']}, {counted(options['batch'], 'record')} of a rank in a step, cold", fontsize=8)
     return figure
 
 
@@ -215,6 +246,6 @@ def box(report):
     bars.barh(names, [report["influences"][name] for name in names])
     bars.axvline(0, lw=0.8, color="black")
     bars.set(title="rank correlation with the speed-up", xlim=(-1, 1))
-    figure.suptitle(f"Simulated, not measured: {report['options']['ranks']} ranks, {len(ratios)} points around "
-                    f"{report['platform']['about']}", fontsize=8, wrap=True)
+    set_title(figure, f"Simulated, not measured: {report['options']['ranks']} ranks, {counted(len(ratios), 'point')} around "
+              f"{report['platform']['about']}", fontsize=8)
     return figure

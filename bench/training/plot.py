@@ -1,6 +1,8 @@
 """Draws the plot of bench/gpu: images per second, and the share of the time that the device waits, with a column for each network."""
 import matplotlib.pyplot as plt
 from loading.plot import bars
+from measure import counted
+from plotting import legend_below
 
 
 def draw(report):
@@ -15,10 +17,10 @@ def draw(report):
         column[0].set_title(network, fontsize=9)
     axes[0, 0].set_ylabel("images per second")
     axes[1, 0].set_ylabel("% of the time waiting for data")
-    axes[0, 0].set_ylim(0, 1.5 * max(r["images_per_s"]["high"] for r in rows))  # room for the legend
+    axes[0, 0].set_ylim(0, 1.1 * max(r["images_per_s"]["high"] for r in rows))
     axes[1, 0].set_ylim(0, 100)
-    axes[0, 0].legend(fontsize=7, ncol=2, loc="upper left")
-    figure.suptitle(f"training on {options['device_name']}, batches of {options['batch']}, {options['workers']} workers, cold files, "
-                    f"median and range of {options['rounds']} rounds\n{machine['cpu']}, {machine['cpus']} cores, Linux {machine['kernel']}",
-                    fontsize=9)
+    legend_below(figure, axes)
+    figure.suptitle(f"training on {options['device_name']}, batches of {options['batch']}, {counted(options['workers'], 'worker')}, "
+                    f"cold files, median and range of {counted(options['rounds'], 'round')}\n{machine['cpu']}, {machine['cpus']} cores, "
+                    f"Linux {machine['kernel']}", fontsize=9)
     return figure

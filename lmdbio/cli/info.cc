@@ -14,6 +14,7 @@
 #include "lmdbio/check/check.h"
 #include "lmdbio/cli/command.h"
 #include "lmdbio/cli/database.h"
+#include "lmdbio/cli/outlook.h"
 #include "lmdbio/cli/pack.h"
 #include "lmdbio/cli/progress.h"
 #include "lmdbio/cli/survey.h"
@@ -48,7 +49,9 @@ std::vector<Verdict> verdicts(const Database& database, std::uint64_t map_bytes)
   // The address space must have room for stock LMDB's mapping and for LMDBIO's.
   const bool fits = ::getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY ||
                     map_bytes < space.rlim_cur / 2;
-  if (fits)
+  if (config().disable)
+    out.push_back({false, "opened with MDB_RDONLY: passed through to stock LMDB: LMDBIO_DISABLE=1"});
+  else if (fits)
     out.push_back({true, "opened with MDB_RDONLY: served by LMDBIO"});
   else
     out.push_back({false,
@@ -64,7 +67,7 @@ std::vector<Verdict> verdicts(const Database& database, std::uint64_t map_bytes)
   if (::access(lock.c_str(), F_OK) == 0 ? ::access(lock.c_str(), R_OK | W_OK) != 0
                                         : ::access(dir.c_str(), W_OK) != 0)
     out.push_back(
-        {fits,
+        {fits && !config().disable,
          "no permission to write to its lock file, or to create it: stock LMDB opens the environment "
          "only with MDB_NOLOCK or on a read-only file system; LMDBIO opens it without locks, unless "
          "LMDBIO_STRICT=1"});
@@ -134,6 +137,7 @@ struct Facts {
   check::Totals totals;
   std::uint64_t newest = 0;  ///< newest transaction after the walk
   std::optional<PackReport> pack;
+  std::optional<Outlook> outlook;  ///< if LMDBIO serves programs that read
 
   bool damaged() const { return totals.errors != 0 && newest <= snapshot.txnid + 1; }
   bool moving() const { return totals.errors != 0 && !damaged(); }
@@ -200,6 +204,11 @@ void show_text(const Database& database, const Facts& f, const Survey& survey) {
     show_histogram("value sizes", survey.values);
   }
   if (f.pack) f.pack->show();
+  const Histogram& values = survey.values;
+  if (f.outlook)
+    f.outlook->show(f.cached, values.records == 0
+                                  ? 0
+                                  : static_cast<double>(values.bytes) / static_cast<double>(values.records));
 }
 
 Json histogram_json(const Histogram& h) {
@@ -263,6 +272,7 @@ void show_json(const Database& database, const Facts& f, const Survey& survey) {
     j["value_sizes"] = histogram_json(survey.values);
   }
   if (f.pack) j["pack"] = f.pack->json();
+  if (f.outlook) j["reads"] = f.outlook->json();
   std::printf("%s\n", dump(j).c_str());
 }
 
@@ -323,6 +333,8 @@ int info(const Options& options) {
     f.newest = database.newest();
   }
   if (options.pack) f.pack.emplace(database, options.rates);
+  if (verdicts(database, f.map_bytes)[0].ours)
+    f.outlook.emplace(database, (f.snapshot.last_pg + 1) * database.page_size());
   options.json ? show_json(database, f, survey) : show_text(database, f, survey);
   return f.totals.stopped ? interrupted_status() : int{kClean};
 }
@@ -331,8 +343,9 @@ int info(const Options& options) {
 
 void add_info(CLI::App& app, int& status) {
   const auto options = std::make_shared<Options>();
-  CLI::App* const sub = app.add_subcommand(
-      "info", "print page counts, record sizes and the layout of a database, and whether LMDBIO serves it");
+  CLI::App* const sub = app.add_subcommand("info",
+                                           "print page counts, record sizes and the layout of a database, "
+                                           "whether LMDBIO serves it, and how it would read it");
   sub->add_option("PATH", options->path, "directory that contains data.mdb, or the data file")->required();
   sub->add_flag("--json", options->json, "print one JSON object");
   sub->add_flag("--fast", options->fast, "read only the meta pages, not the database");

@@ -13,6 +13,16 @@
 
 namespace lmdbio::cli {
 
+/// Return a number of a JSON object, or of an object in it.  0: it is not there.
+inline std::uint64_t number(const Json& j, const char* key) {
+  const auto it = j.find(key);
+  return it != j.end() && it->is_number_unsigned() ? it->get<std::uint64_t>() : 0;
+}
+inline std::uint64_t number(const Json& j, const char* group, const char* key) {
+  const auto it = j.find(group);
+  return it != j.end() && it->is_object() ? number(*it, key) : 0;
+}
+
 /// Appends the processes that wrote a line to `file`.  Skips lines that are not statistics.  Returns false
 /// if the file cannot be read.
 bool add_lines(const std::string& file, Json& processes);

@@ -78,6 +78,24 @@ class Cold(command_test.Case):
         self.assertGreaterEqual(read["bytes"], self.tree_bytes(j))
         self.assertGreaterEqual(read["in_flight_max"], 16)
 
+    def test_info_tells_how_a_program_will_read(self):
+        if shimtest.CONFIG["sanitize"]:
+            self.skipTest("needs a preload")
+        walk = ("import lmdb, sys\n"
+                "with lmdb.open(sys.argv[1], readonly=True, lock=False) as env, env.begin(buffers=True) as txn:\n"
+                "    sum(value[0] for _, value in txn.cursor())\n")
+        for settings in ({}, {"IO": "mmap"}, {"IO": "buffered"}, {"IO": "direct"}, {"MEMORY": "0"}, {"IO": "direct", "MEMORY": "0"},
+                         {"NODE": "chunks"}):
+            with self.subTest(settings=settings):
+                fs = self.mount(delay_us=100)
+                env = {"LMDBIO_" + name: value for name, value in settings.items()}
+                reads = self.json("info", "--fast", fs.path, env=env)["reads"]
+                self.assertFalse(reads["local"])
+                told = next(a for a in reads["accesses"] if a["access"] == "walk")
+                done = self.lmdbio("run", "--json", "-", "--", "/usr/bin/python3", "-c", walk, fs.path, env=env)
+                io = json.loads(done.stdout)["total"]["io"]
+                self.assertEqual((told["read_path"], told["reason"]), (io["read_path"], io["reason"]))
+
     def test_check_reads_the_headers_of_overflow_runs_as_well(self):
         fs = self.mount(delay_us=2000)
         info = self.json("info", self.source)

@@ -139,6 +139,7 @@ class General(Case):
         self.assertIn("run", self.lmdbio("--help").stdout)
         for name in ("run", "info", "check", "index", "config", "ps"):
             self.assertIn("--json", self.lmdbio(name, "--help").stdout)
+        self.assertIn("Usage: lmdbio run [OPTIONS] [--] PROGRAM [ARGS...]\n", self.lmdbio("run", "--help").stdout)
 
     def test_usage(self):
         for args in ((), ("frob",), ("info",), ("check",), ("check", "a", "b"), ("check", "--meta", "2", "."),
@@ -192,7 +193,7 @@ class Config(Case):
         text = self.lmdbio("config", env={"LMDBIO_LOG": "debug"}).stdout
         for name in rows:
             self.assertIn(name + "=", text)
-        self.assertIn("LMDBIO_LOG=debug\n    from: environment", text)
+        self.assertTrue(text.startswith("LMDBIO_LOG=debug\n    from: environment\n"), text)  # what differs from the default is first
 
 
 class Paths(Case):
@@ -689,6 +690,42 @@ class Info(Case):
         self.assertFalse(j["walked"])
         self.assertNotIn("databases", j)
         self.assertIn("6 entries", self.lmdbio("info", "--fast", path).stdout)
+
+    def reads(self, path, **settings):
+        j = self.json("info", "--fast", path, env={"LMDBIO_" + name: value for name, value in settings.items()})["reads"]
+        return j, {a["access"]: a["read_path"] for a in j["accesses"]}
+
+    def test_how_it_would_read(self):
+        path = self.database()
+        facts, small = self.reads(path)
+        self.assertEqual(list(small), ["walk", "lookup", "prefetch", "reader"])  # nothing to load: page faults read small files
+        self.assertEqual(small["lookup"], "mmap")
+        self.assertGreater(facts["free_memory_bytes"], 0)
+        w = Writer(path)
+        w.put([(b"%04d" % i, bytes(20_000)) for i in range(100)], b"large")
+        w.close()
+        self.assertEqual(self.reads(path)[1]["lookup"], "buffered")
+        self.assertEqual(self.reads(path)[1]["load"], "buffered")
+        facts, none = self.reads(path, MEMORY="0")
+        self.assertEqual((facts["memory_limit_bytes"], none["walk"], none["prefetch"], none["reader"]), (0, "buffered", "buffered", "buffered"))
+        self.assertEqual(set(self.reads(path, IO="mmap")[1][a] for a in ("walk", "lookup", "prefetch")), {"mmap"})
+        facts, direct = self.reads(path, IO="direct", MEMORY="64M")
+        self.assertEqual(facts["memory_limit_bytes"], 64 << 20)
+        if facts["direct_io"]:
+            self.assertEqual(direct, {"walk": "direct", "lookup": "buffered", "load": "direct", "prefetch": "direct", "reader": "direct"})
+        # At the end of the text, with the reasons; nothing if LMDBIO does not serve the file.
+        end = self.lmdbio("info", path, env={"LMDBIO_IO": "buffered"}).stdout.partition("\n\nhow LMDBIO would read what is not in memory (")[2]
+        for words in (r"\n  cursor, key order +large requests ahead of the program, into the page cache \(reason: LMDBIO_IO=buffered\)\n",
+                      r"\n  lookups, any order +only what is missing, each value \(\d+(\.\d)? \w+ on average\) in one request, into the page cache\n",
+                      r"\n  readers, loaders +the records of several batches at once, .* \(reason: LMDBIO_IO\)\n"):
+            self.assertRegex(end, words)
+        self.assertIn(f"\n  cache on local disk what {self.dir} has is read from there\n",
+                      self.lmdbio("info", path, env={"LMDBIO_CACHE_DIR": self.dir}).stdout)
+        off = {"LMDBIO_DISABLE": "1"}
+        self.assertNotIn("reads", self.json("info", path, env=off))
+        text = self.lmdbio("info", path, env=off).stdout
+        self.assertIn("opened with MDB_RDONLY: passed through to stock LMDB: LMDBIO_DISABLE=1", text)
+        self.assertNotIn("would read", text)
 
     def test_pack(self):
         path = self.fresh()

@@ -182,7 +182,36 @@ class Programs(Case):
         with open(file, "w", encoding="ascii") as f:
             print(json.dumps({"pid": 1, "environments": [{"path": "/db", "ours": True, "records": 1, "bytes": 10, "io": io}]}), file=f)
         self.assertEqual(json.loads(self.lmdbio("stats", "--json", file).stdout)["total"]["io"], io)
-        self.assertIn("walks over data not in memory: page faults (because)\n", self.lmdbio("stats", file).stdout)
+        self.assertIn("records in key order that are not in memory: page faults (because)\n", self.lmdbio("stats", file).stdout)
+
+    # Nothing is said that says nothing: no zeros, and no walks in a program of lookups.
+    def test_words(self):
+        file = os.path.join(self.dir, "line")
+        io = {"read_path": "direct", "reason": "because", "engine": "io_uring", "residency": "", "asked": 0, "read": 8192, "requests": {"4K": 2},
+              "lookups_missed": 2, "exact_reads": 2, "exact_bytes": 8192, "exact_us": 3000, "stalls": 0, "stall_us": 0, "wasted": 0,
+              "chunk_bytes": 4 << 20, "memory_limit": 1 << 30, "most_resident": 0, "snapshots": 0}
+        environment = {"path": "/db", "ours": True, "records": 2, "bytes": 10, "calls": {"get": 2, "cursor_get": 0, "txn_begin": 1},
+                       "forwarded": {"get": 0, "cursor_get": 0, "write": 0}, "io": io}
+        def said():
+            with open(file, "w", encoding="ascii") as f:
+                print(json.dumps({"pid": 1, "environments": [environment]}), file=f)
+            return self.lmdbio("stats", file).stdout.splitlines()[2:]
+        self.assertEqual(said(), ["calls served: 2 lookups, 1 transaction",
+                                  "read for cursors and lookups: 8.0 KiB (by io_uring); requests by size: 2 up to 4 KiB",
+                                  "lookups of data not in memory: 2; LMDBIO read 8.0 KiB for them in 2 requests, and they waited 0.003 s in total"])
+        environment["calls"]["cursor_get"], environment["forwarded"]["write"], io["lookups_missed"] = 7, 1, 0
+        io.update(asked=4096, stalls=1, stall_us=2000, wasted=4096, most_resident=3, snapshots=2)
+        self.assertEqual(said(), ["calls served: 2 lookups, 7 cursor moves, 1 transaction; passed through to stock LMDB: 1 write",
+                                  "records in key order that are not in memory: direct I/O (because)",
+                                  "read for cursors and lookups: 8.0 KiB (by io_uring); requests by size: 2 up to 4 KiB",
+                                  "read ahead of the program: it reached 4.0 KiB and waited 1 time, 0.002 s in total; evicted before it came: 4.0 KiB",
+                                  "private memory of a process: at most 12.0 MiB at a time (limit LMDBIO_MEMORY: 1.0 GiB); "
+                                  "discarded after 2 commits"])
+        # A program of readers makes no calls.
+        environment.update(calls={"get": 0, "cursor_get": 0, "txn_begin": 2}, forwarded={}, io={"read_path": "mmap", "reason": "because", "read": 0},
+                           reader={"batches": 1, "records": 2, "bytes": 10, "read": 8192, "requests": 1, "copied": 0, "wait_us": 0})
+        self.assertEqual(said(), ["readers: 2 records in 1 batch, 10 B; 8.0 KiB read in 1 request, 0 B taken from the page cache; "
+                                  "waits: 0.000 s in total"])
 
     # Many at once, each of which looks for what others have left: each is told of once.
     def test_many(self):

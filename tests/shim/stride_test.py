@@ -410,7 +410,7 @@ class Strides(cold_test.Walks):
         if not shimtest.CONFIG["command"]:
             self.skipTest("the command is not built")
         said = self.run_command(fs)
-        self.assertIn("walks that used every k-th value: ", said)
+        self.assertIn("cursors that used every k-th value: ", said)
 
     def run_command(self, fs):
         argv = [shimtest.CONFIG["command"], "run", "--stats", "--", shimtest.program("cold"), f"known {RECORDS} {LARGE} 0",
