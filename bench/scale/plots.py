@@ -39,20 +39,21 @@ def style(strategy, strategies):
 
 
 def label_ends(axis, curves):
-    """Writes names at the right ends of curves: one text for curves that end within 4 %.  `curves`: name -> y of its end.  The scale
-    and the limits of the axis must be final."""
+    """Writes names at the right ends of curves: one text for curves that end at nearly the same height.  `curves`: name -> y of its end,
+    and color.  The scale and the limits of the axis must be final."""
     groups = []
-    for name, y in sorted(curves.items(), key=lambda curve: curve[1]):
-        if groups and y / groups[-1][0] < 1.04:
+    for name, (y, _) in sorted(curves.items(), key=lambda curve: curve[1][0]):
+        height = (axis.transScale + axis.transLimits).transform((1, y))[1]
+        if groups and height - groups[-1][0] < 0.015:
             groups[-1][1].append(name)
         else:
-            groups.append((y, [name]))
-    gap, above = 0.05, -1
-    for y, names in groups:
-        place = max(above + gap, (axis.transScale + axis.transLimits).transform((1, y))[1])
+            groups.append((height, [name]))
+    above = -1
+    for height, names in groups:
+        above = max(above + 0.04, height)
         text = ", ".join("-" + n.split("-")[-1] if "prov" in n else n for n in curves if n in names)
-        axis.text(1.02, place, text, transform=axis.transAxes, va="center", fontsize=7)
-        above = place
+        axis.text(1.02, above, text, transform=axis.transAxes, va="center", fontsize=7,
+                  color=curves[names[0]][1] if len(names) == 1 else "black")
 
 
 def draw_job(report):
@@ -208,7 +209,7 @@ def simulated(report):
         axis.set_xticks(ticks, ticks, rotation=60, fontsize=7)
         axis.minorticks_off()
         axis.grid(lw=0.3)
-        label_ends(axis, {s: points[-1][what] for s, points in shown.items() if points})
+        label_ends(axis, {s: (points[-1][what], style(s, strategies)["color"]) for s, points in shown.items() if points})
     set_title(figure, f"Simulated, not measured: {report['platform']['about']}",
               f"{options['content']}, {counted(options['batch'], 'record')} of a rank in a step, cold", fontsize=8)
     return figure
