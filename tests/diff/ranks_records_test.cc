@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <iterator>
+#include <map>
 #include <numeric>
 
 #include "lmdbio/ranks/file_source.h"
@@ -29,6 +31,34 @@ const lmdbio_order kInOrder = testing::order_of(LMDBIO_ORDER_SEQUENTIAL, 10, 1);
 struct Result {
   std::vector<Records> by_rank;
   std::uint64_t bytes_read = 0, file_bytes = 0;
+  std::uint64_t bytes_sent = 0;        ///< to other ranks
+  std::uint64_t message_bytes = 0;     ///< memory for messages, sent and received
+  std::uint64_t used_in_messages = 0;  ///< records that the ranks used where a message has them
+};
+
+/// Counts the memory for messages, and knows where it is.
+class CountedMemory final : public PayloadMemory {
+ public:
+  std::byte* allocate(std::size_t size) noexcept override {
+    std::byte* const bytes = PayloadMemory::allocate(size);
+    all_ += size;
+    sizes_[bytes] = size;
+    return bytes;
+  }
+  void release(std::byte* bytes, std::size_t size) noexcept override {
+    sizes_.erase(bytes);
+    PayloadMemory::release(bytes, size);
+  }
+  std::uint64_t all() const { return all_; }
+  bool has(const MDB_val& v) const {
+    const auto* const at = static_cast<const std::byte*>(v.mv_data);
+    const auto after = sizes_.upper_bound(at);
+    return after != sizes_.begin() && at + v.mv_size <= std::prev(after)->first + std::prev(after)->second;
+  }
+
+ private:
+  std::uint64_t all_ = 0;
+  std::map<const std::byte*, std::size_t> sizes_;
 };
 
 /// All ranks of a job, in one thread, with a reader each, until each has had its records.
@@ -38,6 +68,8 @@ Result run(ReaderDb& db, const Job& job, const Records& all, ReadDecision how, s
   const Assignment assignment = Assignment::make(job, all.size()).value();
   test::FakeNetwork network(job.ranks, seed);
   RankStream::Settings settings;
+  const auto messages = std::make_shared<CountedMemory>();
+  settings.memory = messages;
   for (std::uint32_t r = 0; r < job.readers; ++r)
     settings.reader_ranks.push_back(r * job.ranks / job.readers);
   std::vector<std::unique_ptr<Reader>> readers;
@@ -68,11 +100,14 @@ Result run(ReaderDb& db, const Job& job, const Records& all, ReadDecision how, s
     held[r] = std::move(b);
     for (const lmdbio_record& record : held[r].records) {
       expect_record(record, all);
+      out.used_in_messages += messages->has(record.value);
       out.by_rank[r].emplace_back(testing::text(record.key), testing::text(record.value));
     }
     if (::testing::Test::HasFatalFailure()) return out;
   }
   held.clear();
+  for (const auto& stream : streams) out.bytes_sent += stream->traffic().bytes_sent;
+  out.message_bytes = messages->all();
   streams.clear();
   sources.clear();  // which counts what was read
   for (const auto& r : readers) out.bytes_read += r->shared().counters.bytes_read;
@@ -255,6 +290,25 @@ TEST(DistRecords, EachByteIsReadOnce) {
   const Result got = run(db, job, all, kDirectly, 9);
   EXPECT_LE(got.bytes_read, got.file_bytes + got.file_bytes / 20);
   EXPECT_GE(got.bytes_read, got.file_bytes * 9 / 10);
+}
+
+// A reader copies records from the page cache once, into messages.  The ranks use them where they received
+// them.
+TEST(DistRecords, RecordsInThePageCacheAreCopiedOnce) {
+  ReaderDb db;
+  db.fill(1000, [](std::uint64_t i) -> std::size_t { return i % 3 == 0 ? 300 : 3000; });
+  const Records all = db.walk();
+  std::uint64_t bytes = 0;
+  for (const auto& [key, value] : all) bytes += key.size() + value.size();
+  if (db.reader(16 * kMiB, kAsResident)->shared().residency.samples())
+    GTEST_SKIP() << "nothing tells what is in the page cache";
+  Job job = job_of(2, 2, 16, 64);
+  job.order.end_epoch = 1;
+  const Result got = run(db, job, all, kAsResident, 10);
+  EXPECT_EQ(got.bytes_read, 0u);
+  EXPECT_GT(got.bytes_sent, bytes / 3);
+  EXPECT_EQ(got.message_bytes, bytes + got.bytes_sent) << "one message with each record, two if it was sent";
+  EXPECT_EQ(got.used_in_messages, all.size());
 }
 
 TEST(DistRecords, AnyDatabaseAndJob) {

@@ -2,8 +2,10 @@
 // the error of its own batch, and nobody waits for ever.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 
 #include "lmdbio/ranks/file_source.h"
@@ -31,8 +33,9 @@ class Faults;
 class DistFault : public ::testing::Test {
  protected:
   static constexpr std::uint64_t kRecords = 400;
+  static std::size_t size_of(std::uint64_t i) { return i % 2 != 0 ? 9000 : 500; }
   void SetUp() override {
-    db.fill(kRecords, [](std::uint64_t i) -> std::size_t { return i % 2 != 0 ? 9000 : 500; });
+    db.fill(kRecords, size_of);
     all = db.walk();
   }
 
@@ -158,6 +161,64 @@ TEST_F(DistFault, AllReadsOfOneRankFail) {
     for (std::uint32_t r = 1; r < kRanks; ++r) EXPECT_EQ(o.records[r], kRecords / kRanks) << r;
     EXPECT_LT(o.records[0], kRecords / kRanks);
     EXPECT_EQ(o.errors.at(0), std::vector<int>(5, EIO));
+  }
+}
+
+// Another program overwrites or truncates the file while records from the page cache are sent.  The receiver
+// gets the records that were sent before, as they were, and an error for the others.
+TEST_F(DistFault, AFileChangesWhileItsRecordsAreSent) {
+  for (const bool truncated : {false, true}) {
+    SCOPED_TRACE(truncated);
+    ReaderDb changed;
+    changed.fill(kRecords, size_of);
+    const auto pages = std::filesystem::file_size(changed.file()) / 4096;
+    Job job;
+    job.order = testing::order_of(LMDBIO_ORDER_SEQUENTIAL, 10, 1);
+    job.ranks = 2, job.readers = 1, job.round_records = 100;
+    const Assignment assignment = Assignment::make(job, kRecords).value();
+    test::FakeNetwork network(2, 1);
+    const auto reader = changed.reader(std::uint64_t{16} << 20, testing::kAsResident);
+    if (reader->shared().residency.samples()) GTEST_SKIP() << "nothing tells what is in the page cache";
+    FileSource source(*reader);
+    RankStream::Settings settings;
+    settings.reader_ranks = {0};
+    settings.ahead = 2;
+    std::vector<std::unique_ptr<RankStream>> streams(2);
+    for (std::uint32_t r = 0; r < 2; ++r)
+      ASSERT_TRUE(RankStream::open(assignment, settings, network.rank(r), source, streams[r]).ok());
+    std::string why;
+    while (streams[0]->traffic().messages_sent < settings.ahead)
+      ASSERT_TRUE(streams[0]->progress(why).ok()) << why;
+    ASSERT_EQ(reader->shared().counters.bytes_read, 0u) << "the page cache has the records";
+    if (truncated) {
+      std::filesystem::resize_file(changed.file(), 2 * std::uintmax_t{4096});
+    } else {
+      const int fd = ::open(changed.file().c_str(), O_WRONLY | O_CLOEXEC);
+      const std::vector<char> other(4096, '\xff');
+      for (std::uint64_t page = 2; page < pages; ++page)
+        ASSERT_EQ(::pwrite(fd, other.data(), other.size(), static_cast<off_t>(page * 4096)), 4096);
+      ::close(fd);
+    }
+    std::uint64_t received = 0;
+    Status failed;
+    while (failed.ok()) {
+      ASSERT_TRUE(streams[0]->progress(why).ok()) << why;
+      (void)network.rank(1).poll();
+      RankBatch b;
+      const Status st = streams[1]->next(b, why);
+      for (const lmdbio_record& record : b.records) expect_record(record, all);
+      if (st.ok()) received += b.records.size();
+      if (!st.ok() && st.raw() != EAGAIN) failed = st;
+    }
+    EXPECT_EQ(received, settings.ahead * job.round_records / 2);
+    EXPECT_EQ(failed.raw(), truncated ? EIO : MDB_CORRUPTED) << why;
+    EXPECT_NE(why.find(changed.file()), std::string::npos) << why;
+    for (const auto& stream : streams) stream->leave();
+    while (!streams[0]->closed() || !streams[1]->closed())
+      for (std::uint32_t r = 0; r < 2; ++r) {
+        (void)network.rank(r).poll();
+        ASSERT_TRUE(streams[r]->progress(why).ok()) << why;
+      }
   }
 }
 
