@@ -148,6 +148,8 @@ def steps(report):
 # Result of Pumma, Si, Feng, Balaji, "Scalable Deep Learning via I/O Analysis and Optimization", ACM TOPC
 # 2019: number of ranks, and largest speed-up of the application over stock LMDB.
 PAPER = 9216, 65
+# The largest speed-up of `lmm` over stock LMDB in the paper, at a number of ranks that we do not know.
+PAPER_LMM = 20
 
 
 def simulated(report):
@@ -170,6 +172,10 @@ def simulated(report):
             axes[1].plot(ranks, ratio, "*", color="black")
             axes[1].annotate("the paper, another workload:\nup to 65 x", (ranks, ratio), (-8, -4), textcoords="offset points", ha="right",
                              fontsize=6)
+        if any(r["strategy"] == "lmm" for r in rows):
+            axes[1].axhline(PAPER_LMM, ls=":", lw=0.8, color="black")
+            axes[1].annotate(f"lmm in the paper: up to {PAPER_LMM} x", (0.02, PAPER_LMM), (0, 2), xycoords=("axes fraction", "data"),
+                             textcoords="offset points", fontsize=6)
     for axis in axes:
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
