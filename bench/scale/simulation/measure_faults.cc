@@ -14,6 +14,8 @@
 // that waits once has one, and each further one is a wake-up for nothing.  "span_s": from the first process
 // that has its page until the last one.  "server_cpu_s": CPU time of the server, which wakes the processes.
 #include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -125,6 +127,7 @@ nlohmann::json measure(const OpenFile& file, Case what, unsigned processes, std:
     const pid_t child = ::fork();
     if (child < 0) die_errno("fork");
     if (child == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // otherwise it would wait for a killed parent
       take_part(file, what, offsets, i, *shared);
       ::_exit(0);
     }
