@@ -1,8 +1,8 @@
 """bench/scale/run --calibrate FILE: measures the constants of this machine, and writes them as a platform for --simulate.
 
 Each constant is measured by itself, by programs that do not run the training loop: simulation/measure_constants.cc,
-simulation/measure_messages.cc and bench/raw_ring.cc.  The file system is the slow one of emulated hosts (tests/support/slowfs), and
-the network is that of emulated hosts.  Needs root, as emulated hosts do.
+simulation/measure_faults.cc, simulation/measure_messages.cc and bench/raw_ring.cc.  The file system is the slow one of emulated hosts
+(tests/support/slowfs), and the network is that of emulated hosts.  Needs root, as emulated hosts do.
 """
 import argparse
 import json
@@ -18,12 +18,15 @@ import slowfs
 from hosts import SlowHosts
 from measure import Failed, Skip, fail, machine_facts, progress
 
+from . import waits
+
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MIB = 1 << 20
 DATABASE_MIB = 256
 SMALL, LARGE = 4096, MIB
 MANY = 4  # MANY * LARGE is larger than the kernel's largest request
 IN_FLIGHT = 512  # of the slow file system: --max-background
+WAIT_US = 2000  # delay of a request, in which 64 processes begin to wait for it
 
 
 class Calibration:
@@ -32,11 +35,18 @@ class Calibration:
         self.bin = os.path.join(args.build, "bin")
 
     def told(self, *command):
+        lines = self.lines(*command)
+        if len(lines) != 1:
+            raise Failed(f"{' '.join(command)} printed {len(lines)} lines")
+        return lines[0]
+
+    def lines(self, *command):
+        """Returns the lines of JSON that a program prints."""
         job = subprocess.run([os.path.join(self.bin, command[0]), *command[1:]], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                              check=False)
         if job.returncode != 0:
             raise Failed(f"{' '.join(command)} ended with {job.returncode}: {job.stderr}")
-        return json.loads(job.stdout)
+        return list(map(json.loads, job.stdout.splitlines()))
 
     def requests(self, directory):
         """Measures requests, one at a time and without a cap, and page faults that wait for requests."""
@@ -49,6 +59,22 @@ class Calibration:
                             for size in (SMALL, LARGE))
             self.largest = self.largest_request(fs)
         return told, small, large
+
+    def waits(self, directory):
+        """Measures page faults of several processes on the same pages, with one CPU and with all.  Returns rows for waits.py."""
+        rows, cpus = [], sorted(os.sched_getaffinity(0))
+        try:
+            for cores in sorted({1, len(cpus)}):
+                os.sched_setaffinity(0, cpus[:cores])  # also of the server and the processes, which inherit it
+                with slowfs.SlowFs(os.path.join(self.bin, "lmdbio_slowfs"), directory, max_background=IN_FLIGHT, delay_us=WAIT_US) as fs:
+                    for count in waits.FEW_PROCESSES if self.args.quick else waits.PROCESSES:
+                        progress(f"page faults of {count} processes on {cores} CPUs")
+                        rows += [{"cores": cores, **row} for row in self.lines(
+                            "measure_faults", os.path.join(fs.path, "db", "data.mdb"), "--server", str(fs.process.pid), "--processes",
+                            str(count), "--rounds", "5" if self.args.quick else "30")]
+        finally:
+            os.sched_setaffinity(0, cpus)
+        return rows
 
     def largest_request(self, fs):
         """Returns the size of the requests into which a large read is divided."""
@@ -78,6 +104,7 @@ class Calibration:
             cpu = self.told("measure_constants", "cpu", database)
             progress("requests")
             alone, small, large = self.requests(self.directory)
+            self.faults = self.waits(self.directory)
             progress("messages")
             network, memory = self.messages(2, 1), self.messages(1, 2)
         return self.platform(cpu, alone, small, large, network, memory)
@@ -96,7 +123,9 @@ class Calibration:
                      f"{self.args.delay_us} us for each request, {self.args.cap or 'no cap of'} MB/s",
             "ranks_of_node": self.args.ranks_of_node, "node_memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "read_ahead_bytes": 128 << 10,
-            "cpu": {**cpu, "major_fault_s": alone["major_fault_s"], "wake_s": alone["wake_s"]},
+            "cores": len(os.sched_getaffinity(0)), "emulated": {"request_s": request_s, "bytes_s": own_bytes_s},
+            "cpu": {**cpu, **waits.constants(self.faults, cpu["fault_s"])},
+            "kernel": {"wait_queues": 0, "fault_around_bytes": 64 << 10},
             "network": {name: network[name] for name in ("bytes_s", "latency_s")},
             "memory": {name: memory[name] for name in ("bytes_s", "latency_s")},
             "storage": {"servers": 1, "stripe_bytes": MIB, "server_bytes_s": server_bytes_s, "request_s": request_s,
@@ -111,6 +140,7 @@ def parse(words):
     parser.add_argument("--cap", type=int, default=400, help="MB/s of all hosts together; 0: none (default: %(default)s)")
     parser.add_argument("--rate", default="", help="of a host's network link, for tc(8) (default: no limit)")
     parser.add_argument("--ranks-of-node", type=int, default=2, help="default: %(default)s")
+    parser.add_argument("--quick", action="store_true", help="page faults of few processes and rounds, for tests")
     parser.add_argument("--build", default=os.path.join(TOP, "build", "dev"), help="build directory (default: %(default)s)")
     return parser.parse_args(words)
 
@@ -118,7 +148,8 @@ def parse(words):
 def main(words):
     args = parse(words)
     try:
-        platform = Calibration(args).run()
+        calibration = Calibration(args)
+        platform = calibration.run()
     except (Failed, slowfs.Missing) as e:
         fail(e)
     except Skip as e:
@@ -129,3 +160,6 @@ def main(words):
         json.dump(platform, out, indent=1)
         out.write("\n")
     print(json.dumps(platform, indent=1))
+    print("\nPage faults of several processes at a time. same: all wait for the same page; near: each for one of 16 pages of a request;\n"
+          "resident: pages that are in the page cache. A process that waits once switches once.\n")
+    print(*waits.table(calibration.faults), sep="\n")

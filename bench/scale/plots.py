@@ -180,6 +180,8 @@ def steps(report):
 # Result of Pumma, Si, Feng, Balaji, "Scalable Deep Learning via I/O Analysis and Optimization", ACM TOPC
 # 2019: number of ranks, and largest speed-up of the application over stock LMDB.
 PAPER = 9216, 65
+# The largest speed-up of `lmm` over stock LMDB in the paper, at a number of ranks that we do not know.
+PAPER_LMM = 20
 
 
 def simulated(report):
@@ -201,6 +203,10 @@ def simulated(report):
             axis.plot(ranks, ratio, "*", color="black")
             axis.annotate("the paper, another workload:\nup to 65 x", (ranks, ratio), (-8, -4), textcoords="offset points", ha="right",
                           fontsize=6)
+        if what == "to_stock" and "lmm" in strategies:
+            axis.axhline(PAPER_LMM, ls=":", lw=0.8, color="black")
+            axis.annotate(f"lmm in the paper: up to {PAPER_LMM} x", (0.02, PAPER_LMM), (0, 2), xycoords=("axes fraction", "data"),
+                          textcoords="offset points", fontsize=6)
         axis.set_title({"step_s": "seconds of a step", "to_stock": "speed, stock LMDB: 1"}[what], fontsize=9)
         plain_log(axis, [r[what] for r in rows if r[what]])
         axis.set_xscale("log", base=2)

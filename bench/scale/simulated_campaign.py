@@ -124,6 +124,10 @@ class Campaign:
             shown = [r["ranks"], r["nodes"], r["strategy"], f"{r['step_s']:.4f}", f"{r['to_stock']:.2f}" if r["to_stock"] else "",
                      f"{100 * r['share_of_io']:.0f} %", f"{r['open_s']:.3f}", f"{r['requests']:.0f}", f"{r['read_to_values']:.2f}"]
             print(f"| {' | '.join(map(str, shown))} |")
+        if of_lmm := [r for r in rows if r["strategy"] == "lmm" and r["to_stock"]]:
+            best = max(of_lmm, key=lambda r: r["to_stock"])
+            print(f"\nlmm: at most {best['to_stock']:.2f} x stock, with {best['ranks']} ranks. The paper reports up to {plots.PAPER_LMM} x, "
+                  f"{plots.PAPER_LMM / best['to_stock']:.1f} times as much.")
         print(f"\nResults: {os.path.join(a.out, 'result.json')}")
         if rows:
             plots.draw_all({os.path.join(a.out, "result.png"): lambda: plots.simulated(report)})

@@ -27,7 +27,7 @@ def main():
         platforms = []
         for delay_us, cap in ((500, 100), (20000, 0)):
             file = os.path.join(directory, f"{delay_us}.json")
-            job = subprocess.run([RUN, "--calibrate", file, "--delay-us", str(delay_us), "--cap", str(cap), "--build", BUILD],
+            job = subprocess.run([RUN, "--calibrate", file, "--delay-us", str(delay_us), "--cap", str(cap), "--quick", "--build", BUILD],
                                  check=False)
             if job.returncode == 77:
                 return 77
@@ -50,7 +50,7 @@ def compares_with_real_jobs():
     """Checks only predicted times, because the times of real jobs depend on the load of the machine."""
     with tempfile.TemporaryDirectory(prefix="lmdbio_calibrate_test_") as directory:
         command = [RUN, "--validate", "--contents", "imagenet-like", "--shapes", "1x1,2x1", "--strategies", "stock,lmm-dio",
-                   "--rounds", "2", "--bytes", "8M", "--batch", "4", "--delay-us", "5000", "--build", BUILD, "--out", directory]
+                   "--rounds", "2", "--bytes", "8M", "--batch", "4", "--delay-us", "5000", "--quick", "--build", BUILD, "--out", directory]
         rows = []
         for more in ([], ["--reuse", "--multiply", "storage.latency_s=10"]):
             assert subprocess.run([*command, *more], check=False).returncode in (0, 1)  # 1: a bound does not hold

@@ -33,7 +33,9 @@ RANKS_OF_STREAMS = {"one": [1, 2, 5, 16], "four": [1, 3]}
 SAME = ["ranks", "batch", "records", "steps", "nodes", "readers", "requests", "request_bytes", "requests_by_size", "requests_by_rank",
         "places_sent_bytes", "wrong_guesses"]
 PLATFORM = {"ranks_of_node": 8, "node_memory_bytes": 1 << 35, "read_ahead_bytes": 128 << 10,
-            "cpu": {"next_s": 0, "fault_s": 0, "major_fault_s": 0, "wake_s": 0, "copy_bytes_s": 1e18},
+            "cores": 64,
+            "cpu": {"next_s": 0, "fault_s": 0, "major_fault_s": 0, "wake_s": 0, "woken_s": 0, "copy_bytes_s": 1e18},
+            "kernel": {"wait_queues": 0, "fault_around_bytes": 65536},
             "network": {"bytes_s": 1e10, "latency_s": 1e-6},
             "memory": {"bytes_s": 1e11, "latency_s": 1e-7},
             "storage": {"servers": 1, "stripe_bytes": 1 << 20, "server_bytes_s": 1e9, "request_s": 0, "latency_s": 0, "latency_spread": 0,
@@ -81,7 +83,7 @@ class Test:
     def platform(self, **storage):
         path = os.path.join(self.path, f"platform{len(os.listdir(self.path))}.json")
         with open(path, "w", encoding="utf-8") as file:
-            own = {name: storage.pop(name) for name in list(storage) if name in PLATFORM}
+            own = {name: storage.pop(name) for name in list(storage) if name in (*PLATFORM, "emulated")}
             json.dump(PLATFORM | own | {"storage": PLATFORM["storage"] | storage}, file)
         return path
 
@@ -206,7 +208,7 @@ class Test:
                     f"{parts['storage_requests']} requests of at most 128 KiB for {asked['storage_bytes']} bytes")
         # The CPU time is that of the platform, even if it is longer than the read that a fault waits for.
         walk = ["--make", "cifar10-like", "--bytes", "8MiB", "--batch", "8", "--strategy", "stock"]
-        cpu = {"next_s": 0, "fault_s": 0, "major_fault_s": 0, "wake_s": 0, "copy_bytes_s": 1e18}
+        cpu = PLATFORM["cpu"]
         platforms = [self.platform(latency_s=1e-3, cpu=cpu | more) for more in ({}, {"next_s": 1e-3}, {"major_fault_s": 5e-3})]
         quick, steps, faults = ([self.simulate(p, ranks, *walk)["epochs"][0] for ranks in (1, 4)] for p in platforms)
         for i in (0, 1):
@@ -239,7 +241,9 @@ class Test:
         nowhere = os.path.join(self.path, "nowhere.json")
         for platform, strategy, size, says in (
                 (self.platform(servers=0), "lmm-dio", "1MiB", "servers"), (self.platform(misspelt=1), "lmm-dio", "1MiB", "misspelt"),
-                (self.platform(read_ahead_bytes=100), "lmm", "1MiB", "read_ahead_bytes"), (nowhere, "lmm-dio", "1MiB", nowhere),
+                (self.platform(read_ahead_bytes=100), "lmm", "1MiB", "read_ahead_bytes"), (self.platform(cores=0), "lmm", "1MiB", "cores"),
+                (self.platform(kernel={"wait_queues": 0, "fault_around_bytes": 100}), "lmm", "1MiB", "fault_around_bytes"),
+                (self.platform(emulated={"request_s": -1, "bytes_s": 1}), "lmm", "1MiB", "emulated"), (nowhere, "lmm-dio", "1MiB", nowhere),
                 (right, "lmm-dio", "x", "--bytes")):
             try:
                 self.simulate(platform, 2, "--make", "cifar10-like", "--bytes", size, "--strategy", strategy, "--batch", "1")

@@ -18,6 +18,7 @@
 #include "bench/scale/simulation/content_records.h"
 #include "bench/scale/simulation/page_cache.h"
 #include "bench/scale/simulation/platform.h"
+#include "bench/scale/simulation/run_queue.h"
 #include "bench/scale/simulation/simulated_network.h"
 #include "bench/scale/simulation/storage_model.h"
 #include "bench/scale/simulation/synthetic_tree.h"
@@ -87,6 +88,12 @@ class Machine {
   std::uint64_t memory_of_node() const noexcept { return platform_.node_memory_bytes; }
   double memory_latency_s() const noexcept { return platform_.memory_latency_s; }
   const CpuCosts& cpu_costs() const noexcept { return platform_.cpu; }
+  /// Returns the cores of a node.
+  RunQueue& cores(std::size_t node) {
+    auto& cores = cores_[platform_.emulated ? 0 : node];
+    if (cores == nullptr) cores = std::make_unique<RunQueue>(platform_.cores, platform_.cpu.wake_s);
+    return *cores;
+  }
   const SyntheticTree& tree() const { return *tree_; }
   const Records& records() const { return *records_; }
 
@@ -116,7 +123,7 @@ class Machine {
             read(node, first * PageCache::kPageBytes, count * PageCache::kPageBytes,
                  [cache = caches_[node].get(), first, count] { cache->arrived(first, count); });
           },
-          platform_.node_memory_bytes / PageCache::kPageBytes);
+          platform_.node_memory_bytes / PageCache::kPageBytes, platform_.kernel);
     return *cache;
   }
   StorageUse use(std::size_t node) {
@@ -132,9 +139,15 @@ class Machine {
  private:
   void read_one(std::size_t node, std::uint64_t offset, std::uint64_t bytes, std::function<void()> done) {
     most_in_flight_ = std::max(most_in_flight_, ++in_flight_);
-    storage_.read(node, offset, bytes, [this, done = std::move(done)] {
+    storage_.read(node, offset, bytes, [this, node, bytes, done = std::move(done)]() mutable {
       --in_flight_;
-      done();
+      if (!platform_.emulated) return done();
+      // The model of the file system includes the work of a server, but no wait for a core.
+      const Platform::Emulated& e = *platform_.emulated;
+      const double now = clock_.seconds(), work_s = e.request_s + static_cast<double>(bytes) / e.bytes_s;
+      const double late_s = cores(node).run(now, work_s) - now - work_s;
+      if (late_s <= 0) return done();
+      clock_.at(now + late_s, std::move(done));
     });
   }
 
@@ -146,6 +159,7 @@ class Machine {
   std::map<std::size_t, StorageUse> use_;
   std::uint64_t in_flight_ = 0, most_in_flight_ = 0;
   std::map<std::size_t, std::unique_ptr<PageCache>> caches_;
+  std::map<std::size_t, std::unique_ptr<RunQueue>> cores_;
   std::unique_ptr<ContentRecords> records_;
   std::unique_ptr<SyntheticTree> tree_;
   SimulatedNetwork network_;

@@ -1,14 +1,13 @@
 #include "bench/scale/simulation/page_cache.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace lmdbio::bench {
 
 namespace {
 
-/// Pages that a fault maps if they are resident: the kernel's fault_around_bytes.
-constexpr PageCache::Page kAround = 16;
 /// Read-ahead ends at a multiple of this number of pages.
 constexpr PageCache::Page kEndsAt = 4;
 /// One of every kSpare pages is kept free.
@@ -19,27 +18,28 @@ constexpr PageCache::Page kLeastWindows = 4;
 
 }  // namespace
 
-PageCache::PageCache(Page pages, unsigned read_ahead_pages, std::function<void(Page, Page)> read, Page room)
+PageCache::PageCache(Page pages, unsigned read_ahead_pages, std::function<void(Page, Page)> read, Page room,
+                     Kernel kernel)
     : read_ahead_pages_(read_ahead_pages),
       read_(std::move(read)),
       room_(std::max(room, kLeastWindows * read_ahead_pages)),
-      states_(pages) {}
+      states_(pages),
+      kernel_(kernel) {}
 
 void PageCache::arrived(Page first, Page count) {
-  std::vector<std::vector<std::function<void(std::size_t)>>> told;
+  std::vector<std::function<void()>> woken;
   for (Page p = first; p < first + count; ++p) {
     states_.clear(p, kBeingRead);
     states_.set(p, kThere | kUsed);
-    if (const auto found = waiting_.find(p); found != waiting_.end()) {
-      told.push_back(std::move(found->second));
+    if (const auto found = waiting_.find(queue_of(p)); found != waiting_.end()) {
+      std::move(found->second.begin(), found->second.end(), std::back_inserter(woken));
       waiting_.erase(found);
     }
   }
   put_last(first, count);
   there_ += count;
   make_room();
-  for (const auto& of_page : told)
-    for (std::size_t i = 0; i < of_page.size(); ++i) of_page[i](i);
+  for (const auto& wake : woken) wake();
 }
 
 // shrink_folio_list, with one list instead of two.  Checks all pages once before it evicts one that was used.
@@ -70,6 +70,7 @@ void PageCache::put_last(Page first, Page count) {
 
 void PageCache::read(Page first, Page count) {
   for (Page p = first; p < first + count; ++p) states_.set(p, kBeingRead);
+  ++requests_;
   read_(first, count);
 }
 
@@ -128,7 +129,8 @@ bool MappedFile::touch(Page page) {
 // filemap_map_pages.  Returns whether `page` is mapped.  A page with the mark of a read-ahead is not mapped.
 // All mapped pages count as used, as on x86-64.
 bool MappedFile::map_around(Page page) {
-  const Page first = page / kAround * kAround, end = std::min(first + kAround, cache_.pages());
+  const Page around = cache_.kernel_.fault_around_pages, first = page / around * around;
+  const Page end = std::min(first + around, cache_.pages());
   for (Page p = first; p < end; ++p)
     if (cache_.is_there(p) && !cache_.is_marked(p) && !mapped_.contains(p)) {
       mapped_.insert(p);

@@ -63,6 +63,15 @@ class PageSet {
 
 class MappedFile;
 
+/// What depends on the version of the kernel.
+struct Kernel {
+  /// Wait queues of a node.  The kernel wakes all processes that wait for pages of the same queue.  0: it
+  /// wakes only those that wait for the page itself.
+  unsigned wait_queues = 0;
+  /// Pages that a fault maps if they are resident: fault_around_bytes.  At least 1.
+  unsigned fault_around_pages = 16;
+};
+
 /// A page cache of limited size.  When it is nearly full, it evicts pages in the order in which they arrived.
 /// A page that arrived or was used since its last check stays for another turn, about as in mm/vmscan.c.  One
 /// thread.
@@ -75,7 +84,7 @@ class PageCache {
   /// is the file system's read_ahead_kb in pages, at least 1.  `room` is the size of the cache in pages; it
   /// is raised to 4 * `read_ahead_pages` if it is smaller.
   PageCache(Page pages, unsigned read_ahead_pages, std::function<void(Page first, Page count)> read,
-            Page room = ~Page{0});
+            Page room = ~Page{0}, Kernel kernel = {});
   PageCache(const PageCache&) = delete;
   PageCache& operator=(const PageCache&) = delete;
 
@@ -85,10 +94,13 @@ class PageCache {
   /// Returns the number of resident pages.
   Page pages_there() const noexcept { return there_; }
   void arrived(Page first, Page count);
-  /// Calls `what` once, when the page arrives.  The argument is the number of functions that were called for
-  /// this arrival before.  Call it only while the page is being read.
-  void when_there(Page page, std::function<void(std::size_t)> what) {
-    waiting_[page].push_back(std::move(what));
+  /// Returns the number of requests that were started.
+  std::uint64_t requests() const noexcept { return requests_; }
+  /// Calls `what` once, when the kernel wakes a process that waits for this page: when the page arrives, or
+  /// another page of the same wait queue.  Those that began to wait first are called first.  Call it only
+  /// while the page is being read.
+  void when_woken(Page page, std::function<void()> what) {
+    waiting_[queue_of(page)].push_back(std::move(what));
   }
 
  private:
@@ -98,6 +110,9 @@ class PageCache {
   bool is_absent(Page page) const { return (states_[page] & (kBeingRead | kThere)) == 0; }
   bool is_marked(Page page) const { return (states_[page] & kMarked) != 0; }
   void unmark(Page page) { states_.clear(page, kMarked); }
+  Page queue_of(Page page) const noexcept {
+    return kernel_.wait_queues == 0 ? page : page % kernel_.wait_queues;
+  }
   void read(Page first, Page count);
   void look_at_next();
   void use(Page page) { states_.set(page, kUsed); }
@@ -113,7 +128,9 @@ class PageCache {
   const std::function<void(Page, Page)> read_;
   const Page room_;
   PageStates states_;
-  std::unordered_map<Page, std::vector<std::function<void(std::size_t)>>> waiting_;
+  const Kernel kernel_;
+  std::unordered_map<Page, std::vector<std::function<void()>>> waiting_;  ///< by page, or by wait queue
+  std::uint64_t requests_ = 0;
   struct Run {
     Page first, count;
   };
@@ -133,7 +150,7 @@ class MappedFile {
   ~MappedFile() { std::erase(cache_.files_, this); }
 
   /// The process reads from its mapping.  Returns false if the page is not resident.  The caller then waits
-  /// with PageCache::when_there() if the page is being read, and calls touch() again.
+  /// with PageCache::when_woken() if the page is being read, and calls touch() again.
   bool touch(Page page);
   /// The process reads the page with pread(2).  Returns false as touch() does.
   bool read(Page page);

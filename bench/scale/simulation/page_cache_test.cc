@@ -16,14 +16,14 @@ using Requests = std::vector<std::pair<Page, Page>>;
 
 /// A page cache whose requests end when the test calls answer(), in the order in which they were made.
 struct Node {
-  explicit Node(Page pages, unsigned read_ahead = 32, Page room = ~Page{0})
+  explicit Node(Page pages, unsigned read_ahead = 32, Page room = ~Page{0}, Kernel kernel = {})
       : cache(
             pages, read_ahead,
             [this](Page first, Page count) {
               requests.emplace_back(first, count);
               open.emplace_back(first, count);
             },
-            room) {}
+            room, kernel) {}
   void answer() {
     while (!open.empty()) {
       const auto [first, count] = open.front();
@@ -96,14 +96,48 @@ TEST(PageCache, OneReadsAndAnotherWaits) {
   EXPECT_FALSE(file.touch(20));
   EXPECT_FALSE(other.touch(30));
   EXPECT_EQ(node.requests.size(), 1u);
-  std::vector<std::pair<int, std::size_t>> told;
-  node.cache.when_there(20, [&](std::size_t earlier) { told.emplace_back(1, earlier); });
-  node.cache.when_there(30, [&](std::size_t earlier) { told.emplace_back(2, earlier); });
-  node.cache.when_there(20, [&](std::size_t earlier) { told.emplace_back(3, earlier); });
+  std::vector<int> woken;
+  node.cache.when_woken(20, [&] { woken.push_back(1); });
+  node.cache.when_woken(30, [&] { woken.push_back(2); });
+  node.cache.when_woken(20, [&] { woken.push_back(3); });
   node.answer();
-  EXPECT_EQ(told, (std::vector<std::pair<int, std::size_t>>{{1, 0}, {3, 1}, {2, 0}}));
+  EXPECT_EQ(woken, (std::vector<int>{1, 3, 2}));
+  EXPECT_EQ(node.cache.requests(), 1u);
   EXPECT_TRUE(file.touch(20));
   EXPECT_TRUE(other.touch(30));
+}
+
+TEST(PageCache, WithoutFaultAroundEachPageFaults) {
+  Node node(64, 32, ~Page{0}, {0, 1});
+  MappedFile file(node.cache), other(node.cache);
+  touch(node, file, 16);  // pages 0 to 31
+  for (Page p = 0; p < 24; ++p) touch(node, other, p);
+  EXPECT_EQ(other.faults(), 24u);
+  EXPECT_EQ(node.requests.size(), 1u);
+}
+
+// Process 2 waits for a page of another request.  With one wait queue, the kernel wakes it for nothing.
+TEST(PageCache, WaitQueues) {
+  struct Row {
+    unsigned queues;
+    std::vector<int> woken;
+  };
+  for (const Row& row :
+       std::vector<Row>{{0, {1, 3}}, {1, {1, 2, 3}}, {7, {1, 3, 2}}, {64, {1, 3}}, {400, {1, 2, 3}}}) {
+    Node node(1000, 32, ~Page{0}, {row.queues, 16});
+    MappedFile file(node.cache), other(node.cache);
+    EXPECT_FALSE(file.touch(100));
+    EXPECT_FALSE(other.touch(500));
+    std::vector<int> woken;
+    node.cache.when_woken(100, [&] { woken.push_back(1); });
+    node.cache.when_woken(500, [&] { woken.push_back(2); });
+    node.cache.when_woken(100, [&] { woken.push_back(3); });
+    const auto [first, count] = node.open.front();
+    node.cache.arrived(first, count);
+    EXPECT_EQ(woken, row.woken) << row.queues << " queues";
+    EXPECT_FALSE(other.touch(500)) << "it waits again";
+    EXPECT_EQ(node.requests.size(), 2u);
+  }
 }
 
 // Each miss reads around its page, except for pages that were read before.

@@ -1,10 +1,10 @@
 #include "bench/scale/simulation/platform.h"
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "bench/common.h"
-#include "bench/scale/simulation/page_cache.h"
 
 namespace lmdbio::bench {
 
@@ -38,11 +38,32 @@ Platform read_platform(const std::string& file) {
     take("fault_s", platform.cpu.fault_s);
     take("major_fault_s", platform.cpu.major_fault_s);
     take("wake_s", platform.cpu.wake_s);
+    take("woken_s", platform.cpu.woken_s);
     take("copy_bytes_s", platform.cpu.copy_bytes_s);
     refuse_rest("cpu");
     const CpuCosts& cpu = platform.cpu;
-    if (cpu.next_s < 0 || cpu.fault_s < 0 || cpu.major_fault_s < 0 || cpu.wake_s < 0 || cpu.copy_bytes_s <= 0)
+    if (std::min({cpu.next_s, cpu.fault_s, cpu.major_fault_s, cpu.wake_s, cpu.woken_s}) < 0 ||
+        cpu.copy_bytes_s <= 0)
       die("%s: cpu: times have to be at least 0, and copy_bytes_s above 0", file.c_str());
+    left = all.at("kernel");
+    unsigned around_bytes = 0;
+    take("wait_queues", platform.kernel.wait_queues);
+    take("fault_around_bytes", around_bytes);
+    refuse_rest("kernel");
+    platform.kernel.fault_around_pages = around_bytes / PageCache::kPageBytes;
+    if (platform.kernel.fault_around_pages == 0)
+      die("%s: kernel: fault_around_bytes has to be at least %zu", file.c_str(), PageCache::kPageBytes);
+    platform.cores = all.at("cores");
+    if (platform.cores == 0) die("%s: cores has to be at least 1", file.c_str());
+    if (all.contains("emulated")) {
+      Platform::Emulated& e = platform.emulated.emplace();
+      left = all.at("emulated");
+      take("request_s", e.request_s);
+      take("bytes_s", e.bytes_s);
+      refuse_rest("emulated");
+      if (e.request_s < 0 || e.bytes_s <= 0)
+        die("%s: emulated: request_s has to be at least 0, and bytes_s above 0", file.c_str());
+    }
     left = all.at("storage");
     take("servers", s.servers);
     take("stripe_bytes", s.stripe_bytes);

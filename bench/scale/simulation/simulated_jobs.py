@@ -39,7 +39,8 @@ def read_platform(path):
     try:
         with open(path, encoding="utf-8") as file:
             platform = json.load(file)
-        unknown = set(platform) - {"about", "ranks_of_node", "node_memory_bytes", "read_ahead_bytes", "cpu", "network", "memory", "storage"}
+        unknown = set(platform) - {"about", "cores", "emulated", "ranks_of_node", "node_memory_bytes", "read_ahead_bytes", "kernel", "cpu",
+                                   "network", "memory", "storage"}
         if unknown:
             raise Failed(f"{path}: unknown members: {', '.join(sorted(unknown))}")
         facts = {"ranks_of_node": int(platform["ranks_of_node"])}

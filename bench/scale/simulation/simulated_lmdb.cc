@@ -19,12 +19,16 @@ void SimulatedMapping::copy(std::uint64_t offset, std::uint64_t bytes) {
 
 // Spend the accumulated CPU time first, because the page may arrive meanwhile.
 void SimulatedMapping::fault(PageCache::Page page) {
+  const CpuCosts& costs = cpu_.costs();
+  cpu_.spend(costs.fault_s);
   if (!cache_.is_there(page)) cpu_.settle();
-  cpu_.spend(cpu_.costs().fault_s);
-  if (file_.touch(page)) return;
-  cpu_.spend(cpu_.costs().major_fault_s);
-  do wait_for(page);
-  while (!file_.touch(page));
+  for (;;) {
+    const std::uint64_t before = cache_.requests();
+    const bool is_there = file_.touch(page);
+    cpu_.spend(costs.major_fault_s * static_cast<double>(cache_.requests() - before));
+    if (is_there) return;
+    wait_for(page);
+  }
 }
 
 void SimulatedMapping::read(std::uint64_t offset) {
@@ -33,14 +37,14 @@ void SimulatedMapping::read(std::uint64_t offset) {
 }
 
 void SimulatedMapping::wait_for(PageCache::Page page) {
+  cpu_.settle();
   if (!cache_.is_being_read(page)) return;  // it has arrived while the CPU worked
-  std::size_t earlier = 0;
-  cache_.when_there(page, [this, &earlier](std::size_t others) {
-    earlier = others;
+  cache_.when_woken(page, [this] {
+    cpu_.wake(cores_.wake(s4u::Engine::get_clock()));
     there_->release();
   });
   there_->acquire();
-  cpu_.spend(cpu_.costs().wake_s * static_cast<double>(earlier + 1));
+  cpu_.spend(cpu_.costs().woken_s);
 }
 
 // mdb_env_read_header reads both meta pages, and mdb_env_pick_meta reads them in the mapping.

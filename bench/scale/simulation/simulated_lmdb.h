@@ -15,7 +15,10 @@ namespace lmdbio::bench {
 class SimulatedMapping {
  public:
   SimulatedMapping(Machine& machine, CpuTime& cpu)
-      : cpu_(cpu), cache_(machine.page_cache(machine.node())), file_(cache_) {}
+      : cpu_(cpu),
+        cores_(machine.cores(machine.node())),
+        cache_(machine.page_cache(machine.node())),
+        file_(cache_) {}
   /// Touches all pages that contain bytes [offset, offset + bytes) of the mapping.
   void touch(std::uint64_t offset, std::uint64_t bytes);
   /// Copies these bytes.
@@ -27,6 +30,7 @@ class SimulatedMapping {
   void fault(PageCache::Page page);
   void wait_for(PageCache::Page page);
   CpuTime& cpu_;
+  RunQueue& cores_;
   PageCache& cache_;
   MappedFile file_;
   const s4u::SemaphorePtr there_ = s4u::Semaphore::create(0);

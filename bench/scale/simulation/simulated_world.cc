@@ -109,7 +109,7 @@ class SimulatedMemory final : public NodeMemory {
 class SimulatedWorld final : public World {
  public:
   explicit SimulatedWorld(std::shared_ptr<Machine> machine)
-      : machine_(std::move(machine)), cpu_(machine_->cpu_costs()) {
+      : machine_(std::move(machine)), cpu_(machine_->cpu_costs(), machine_->cores(machine_->node())) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     machine_->add_rank(rank_);
   }
