@@ -21,7 +21,7 @@ STRATEGIES = ["stock", "lmm", "lmm-dm", "lmm-dio", "lmm-dio-prov", "lmm-dio-prov
 BEFORE = {"lmm": "stock", "lmm-dm": "lmm", "lmm-dio": "lmm", "lmm-dio-prov": "lmm-dio", "lmm-dio-prov-coal": "lmm-dio-prov",
           "lmm-dio-prov-coal-stag": "lmm-dio-prov-coal", "full": "lmm-dio-prov-coal"}
 CONTENTS = {"cifar10-like": 3072, "imagenet-like": 112640, "raw-imagenet-like": 196608, "photographs": 112640,
-            "cosmoflow-like": 2828486}  # bytes of a value, on average
+            "cosmoflow-like": 2828486, "resnet50-like": 114660, "unet3d-like": 146600628}  # bytes of a value, on average
 # Options that must be the same when a campaign continues.
 SIGNATURE = ["contents", "bytes", "batch", "epochs", "compute", "allreduce_mb", "assignment", "order", "delay_us", "cap", "rate",
              "job"]

@@ -15,17 +15,26 @@ enum class Content : unsigned char {
   photographs,        ///< drawn from a log-normal distribution: median 96 KiB, mean 110 KiB
   /// Drawn from a normal distribution: mean 2,828,486 bytes, standard deviation 71,311.  These are the sizes
   /// of DLIO's CosmoFlow workload (https://github.com/argonne-lcf/dlio_benchmark).
-  cosmoflow_like
+  cosmoflow_like,
+  /// 114,660 bytes, the size of an image in DLIO's ResNet-50 workload.
+  resnet50_like,
+  /// Products of two sides, each drawn from a normal distribution, as DLIO makes the images of its 3D U-Net
+  /// workload: mean 146,600,628 bytes, standard deviation 48 MB.
+  unet3d_like
 };
 
 constexpr bool sizes_differ(Content content) noexcept {
-  return content == Content::photographs || content == Content::cosmoflow_like;
+  return content == Content::photographs || content == Content::cosmoflow_like ||
+         content == Content::unet3d_like;
 }
 
 /// Generates the sizes of the values of a database, in order.  Each object generates the same sizes.
 class Sizes {
  public:
-  static constexpr std::size_t kLargest = std::size_t{4} << 20;
+  /// Returns the size of the largest value.
+  static constexpr std::size_t largest(Content content) noexcept {
+    return std::size_t{content == Content::unet3d_like ? 512u : 4u} << 20;
+  }
 
   explicit Sizes(Content content);
   std::size_t next();
@@ -33,10 +42,14 @@ class Sizes {
  private:
   static constexpr double kMean = 110 * 1024, kSigma = 0.5;                  // of photographs
   static constexpr double kCosmoflow = 2828486, kCosmoflowDeviates = 71311;  // bytes
+  // Of DLIO's U-Net: the mean and the standard deviation that it is given.  It halves the latter for a side.
+  static constexpr double kUnet3d = 146600628, kUnet3dDeviates = 68341808;
+  std::size_t bounded(double bytes) const;
   const Content content_;
   std::mt19937_64 random_{1};
   std::lognormal_distribution<double> photograph_;
   std::normal_distribution<double> cosmoflow_{kCosmoflow, kCosmoflowDeviates};
+  std::normal_distribution<double> unet3d_side_;
 };
 
 /// Number of records of each transaction that writes a database.
@@ -63,8 +76,8 @@ class Written {
 };
 
 /// Returns the map size with which such a database is written.
-constexpr std::uint64_t map_bytes(std::uint64_t bytes, std::uint64_t multiple) noexcept {
-  return bytes + bytes / 2 + multiple * Sizes::kLargest + (std::uint64_t{64} << 20);
+constexpr std::uint64_t map_bytes(Content content, std::uint64_t bytes, std::uint64_t multiple) noexcept {
+  return bytes + bytes / 2 + multiple * Sizes::largest(content) + (std::uint64_t{64} << 20);
 }
 
 /// Returns the checksum of a record.  It depends on the ordinal, the size and all bytes.

@@ -29,7 +29,8 @@ struct LoaderSettings {
   std::uint64_t epochs = 1;
   Assignment assignment = Assignment::contiguous;
   Order order = Order::sequential;
-  std::string keys;  ///< the file of Keys; stock LMDB needs it if the order is shuffled
+  std::string keys;      ///< the file of Keys; stock LMDB needs it if the order is shuffled
+  unsigned workers = 0;  ///< with stock LMDB: threads of a rank that read batches ahead; 0: none does
 };
 
 struct Value {
@@ -83,7 +84,11 @@ class World;
 std::unique_ptr<Loader> make_loader(const LoaderSettings& settings, World& world);
 
 /// The functions that make_loader() chooses from.
-std::unique_ptr<Loader> stock_loader(const LoaderSettings& settings, World& world);
+/// This loader loads the steps first, first + stride, .. of all steps of all epochs.
+std::unique_ptr<Loader> stock_loader(const LoaderSettings& settings, World& world, std::uint64_t first = 0,
+                                     std::uint64_t stride = 1);
+/// Reads batches with stock LMDB in settings.workers threads, each of which holds one batch.
+std::unique_ptr<Loader> workers_loader(const LoaderSettings& settings, World& world);
 std::unique_ptr<Loader> node_loader(const LoaderSettings& settings, World& world);
 std::unique_ptr<Loader> library_loader(const LoaderSettings& settings);
 

@@ -221,6 +221,42 @@ def simulated(report):
     return figure
 
 
+def utilization(report):
+    """Draws the accelerator utilization against ranks.  Rows: workloads and accelerators; columns: caps, if there are any."""
+    from matplotlib.ticker import NullLocator
+    rows = report["rows"]
+    places = list(dict.fromkeys((r["workload"], r["accelerator"]) for r in rows))
+    caps = list(dict.fromkeys(r.get("cap") for r in rows))
+    lines = len(places) if len(caps) > 1 else (len(places) + 1) // 2
+    figure, axes = subplots(lines, len(caps) if len(caps) > 1 else min(len(places), 2), 4.2, 2.6)
+    panels = [(place, cap) for place in places for cap in caps]
+    for axis in axes.flat[len(panels):]:
+        axis.set_axis_off()
+    for axis, (place, cap) in zip(axes.flat, panels):
+        here = [r for r in rows if (r["workload"], r["accelerator"]) == place and r.get("cap") == cap]
+        for n, way in enumerate(dict.fromkeys(r["way"] for r in rows)):
+            mine = sorted((r for r in here if r["way"] == way), key=lambda r: (r["ranks"], r.get("shape")))
+            at, seen = [r["ranks"] for r in mine], [r["utilization"] for r in mine]
+            if "shape" in rows[0]:
+                axis.fill_between(at, [u["low"] for u in seen], [u["high"] for u in seen], alpha=0.2, color=f"C{n}")
+                seen = [u["median"] for u in seen]
+            axis.plot(at, seen, ".-", color=f"C{n}", label=way)
+        possible = {r["ranks"]: r["possible"] for r in here if r["possible"] is not None}
+        axis.plot(sorted(possible), [possible[ranks] for ranks in sorted(possible)], ":_", color="black", label="bandwidth allows")
+        ticks = sorted({r["ranks"] for r in rows})
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(ticks, ticks, fontsize=7)
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.set(ylim=(0, 1.05), title=", ".join(place) + (f", {cap} MB/s for all hosts" if cap else ""), ylabel="utilization",
+                 xlabel="accelerators")
+        axis.grid(lw=0.3)
+    axes[0, 0].legend(fontsize=7)
+    about = f"Simulated, not measured: {report['platform']['about']}" if "platform" in report else \
+        f"slow file systems, {report['options']['delay_us'] / 1000:g} ms a request; {report['machine']['cpus']} CPUs emulate all hosts"
+    figure.suptitle(f"Accelerator utilization of MLPerf Storage's workloads\n{about}", fontsize=9, wrap=True)
+    return figure
+
+
 def validation(rows):
     """Draws predicted against measured times."""
     figure, ((axis,),) = subplots(1, 1, 5, 4.6)

@@ -42,6 +42,9 @@ class Progress {
   std::uint64_t next_ = 0;
 };
 
+/// Values have random pieces of this size.
+constexpr std::size_t kPiece = std::size_t{4} << 20;
+
 /// Returns random words, which cannot be compressed.
 std::vector<std::uint64_t> random_words(std::size_t bytes) {
   std::vector<std::uint64_t> words(bytes / sizeof(std::uint64_t));
@@ -77,11 +80,11 @@ void make_database(const std::string& directory, Content content, std::uint64_t 
   const StockLmdb lmdb;
   MDB_env* env = nullptr;
   lmdb.check(lmdb.env_create(&env), "mdb_env_create");
-  lmdb.check(lmdb.env_set_mapsize(env, map_bytes(bytes, multiple)), "mdb_env_set_mapsize");
+  lmdb.check(lmdb.env_set_mapsize(env, map_bytes(content, bytes, multiple)), "mdb_env_set_mapsize");
   lmdb.check(lmdb.env_open(env, unfinished.c_str(), MDB_NOSYNC, 0644), unfinished.c_str());
-  const std::vector<std::uint64_t> words = random_words(std::size_t{8} << 20);
+  const std::vector<std::uint64_t> words = random_words(2 * kPiece);
   const auto* const random = reinterpret_cast<const char*>(words.data());
-  std::vector<char> value(Sizes::kLargest);
+  std::vector<char> value(Sizes::largest(content));
   Progress progress("writing the database", bytes);
   Sizes sizes(content);
   MDB_txn* txn = nullptr;
@@ -97,7 +100,8 @@ void make_database(const std::string& directory, Content content, std::uint64_t 
       lmdb.check(lmdb.dbi_open(txn, nullptr, 0, &dbi), "mdb_dbi_open");
     }
     const std::size_t size = sizes.next();
-    std::memcpy(value.data(), random + mix(i) % Sizes::kLargest, size);
+    for (std::size_t at = 0; at < size; at += kPiece)
+      std::memcpy(value.data() + at, random + mix(i + at) % kPiece, std::min(kPiece, size - at));
     std::memcpy(value.data(), &i, sizeof i);
     char key[kKeyRoom];
     MDB_val k{make_key(KeyKind::kImage, i, false, key), key}, v{size, value.data()};

@@ -211,7 +211,7 @@ class RealWorld final : public World {
     facts.max_rss_kib = use.max_rss_kib;
     facts.memory_kib = own_memory_kib();
     facts.lmdb_loaded = has_mapped("/liblmdb.so");
-    facts.lmdbio_loaded = has_mapped("/liblmdbio.so");
+    facts.lmdbio_loaded = has_mapped("/liblmdbio.so") || has_mapped("/lmdbio/liblmdb.so");
     return facts;
   }
   CpuUse cpu_use() override {
@@ -243,7 +243,10 @@ class RealWorldMaker final : public WorldMaker {
         "--sums", job.data.sums,
         "checksums of all records, made with stock LMDB if they are not there (default: DATABASE.sums); "
         "each rank compares each record with its checksum");
-    app.add_flag("--no-check", job.data.no_check, "compare nothing");
+    app.add_flag("--no-check", job.data.no_check, "compare nothing; only touch each page of each record");
+    app.add_option(
+        "--workers", job.loading.workers,
+        "threads of a rank that read batches ahead, one each, with the strategy stock (default: 0)");
     app.add_flag("--prepare", job.data.only_prepare, "make the database and the checksums, and end");
     app.add_flag("--spin", job.training.spin, "compute on the CPU instead");
     app.add_option("--library", job.loading.library, "liblmdbio_mpi.so")->capture_default_str();

@@ -20,7 +20,7 @@ RANKS = [1, 2, 4, 8, 16] + [36 << k for k in range(9)]
 # Bytes of a record in the file, as in contents.h: whole pages, and its share of a leaf page.  Approximate if
 # sizes differ.
 RECORD_BYTES = {"cifar10-like": 4096 + 32, "imagenet-like": 28 * 4096 + 32, "raw-imagenet-like": 49 * 4096 + 32, "photographs": 28 * 4096,
-                "cosmoflow-like": 691 * 4096 + 32}
+                "cosmoflow-like": 691 * 4096 + 32, "resnet50-like": 28 * 4096 + 32, "unet3d-like": 35792 * 4096 + 32}
 SIGNATURE = ["platform_sha256", "content", "batch", "compute", "assignment", "steps"]
 
 

@@ -11,8 +11,9 @@ namespace {
 /// each rank looks up its records by their keys.
 class StockLoader final : public Loader {
  public:
-  StockLoader(const LoaderSettings& s, World& world)
+  StockLoader(const LoaderSettings& s, World& world, std::uint64_t first, std::uint64_t stride)
       : settings_(s),
+        stride_(stride),
         has_values_(world.has_values()),
         lmdb_(world.lmdb(s.database, s.order == Order::shuffled ? s.keys : "")) {
     int rank = 0, ranks = 1;
@@ -25,6 +26,7 @@ class StockLoader final : public Loader {
     if (steps_ == 0)
       die("%s: %llu records are fewer than one batch for each rank", s.database.c_str(),
           static_cast<unsigned long long>(records()));
+    go_to(first);
   }
   std::uint64_t records() const override { return lmdb_->records(); }
   LoaderCounters counters() const override {
@@ -58,15 +60,18 @@ class StockLoader final : public Loader {
           {sequence_.ordinal(epoch_, element(i)), {to, static_cast<std::size_t>(found[i].bytes)}});
       if (has_values_) to += found[i].bytes;
     }
-    if (++step_ == steps_) {
-      step_ = 0;
-      ++epoch_;
-    }
+    go_to(epoch_ * steps_ + step_ + stride_);
     return values_;
   }
 
  private:
+  /// `step`: counted from the first step of the first epoch.
+  void go_to(std::uint64_t step) noexcept {
+    epoch_ = step / steps_;
+    step_ = step % steps_;
+  }
   const LoaderSettings settings_;
+  const std::uint64_t stride_;
   const bool has_values_;
   const std::unique_ptr<LmdbAccess> lmdb_;
   Sequence sequence_;
@@ -77,8 +82,9 @@ class StockLoader final : public Loader {
 
 }  // namespace
 
-std::unique_ptr<Loader> stock_loader(const LoaderSettings& settings, World& world) {
-  return std::make_unique<StockLoader>(settings, world);
+std::unique_ptr<Loader> stock_loader(const LoaderSettings& settings, World& world, std::uint64_t first,
+                                     std::uint64_t stride) {
+  return std::make_unique<StockLoader>(settings, world, first, stride);
 }
 
 }  // namespace lmdbio::bench

@@ -16,6 +16,7 @@ struct TrainingSettings {
   double compute_s = 0;  ///< after each batch: a sleep, or a busy loop if `spin`
   bool spin = false;
   double allreduce_mb = 0;          ///< after each batch
+  bool barrier = false;             ///< wait for all ranks after each batch
   std::vector<std::uint64_t> sums;  ///< checksums of all records; empty: no check
   bool progress = false;            ///< rank 0 shows the progress on standard error
 };

@@ -82,7 +82,7 @@ class Machine {
     records_ = std::make_unique<ContentRecords>(*data.content, data.bytes, data.multiple);
     SyntheticTree::Writing writing;
     writing.commit_interval = kRecordsOfCommit;
-    writing.map_bytes = map_bytes(data.bytes, data.multiple);
+    writing.map_bytes = map_bytes(*data.content, data.bytes, data.multiple);
     tree_ = std::make_unique<SyntheticTree>(*records_, writing);
   }
   std::uint64_t memory_of_node() const noexcept { return platform_.node_memory_bytes; }
