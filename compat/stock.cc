@@ -12,6 +12,7 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <string_view>
 
 #include "compat/object.h"
 #include "lmdbio/base/config.h"
@@ -175,7 +176,15 @@ const Stock* by_search_order(const void* return_address) noexcept {
   }
   for (const char* const name : {"liblmdb.so.0", "liblmdb.so.1"})
     if (const Stock* const s = add_path(name); s != nullptr) return s;
-  return nullptr;
+  // A wheel brings one along, for machines that have none.
+  Dl_info own;
+  if (::dladdr(reinterpret_cast<const void*>(&object_of), &own) == 0 || own.dli_fname == nullptr)
+    return nullptr;
+  const std::string_view path(own.dli_fname);
+  char beside[4096];
+  const int n = std::snprintf(beside, sizeof beside, "%.*s/lmdbio/stock/liblmdb.so.0",
+                              static_cast<int>(path.substr(0, path.rfind('/')).size()), own.dli_fname);
+  return path.find('/') != path.npos && n < static_cast<int>(sizeof beside) ? add_path(beside) : nullptr;
 }
 
 #else

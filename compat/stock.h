@@ -53,8 +53,9 @@ struct Caller {
 /// Returns the caller by a call's `return_address` and the name of the called function.  The real library is
 /// the first of these: LMDBIO_STOCK_LIB, unless the caller's own object contains an LMDB of another series;
 /// the caller's own object if it defines mdb_env_create under one of `names`; the next one in the search
-/// order; one that the caller's object is linked to; liblmdb.so.0; liblmdb.so.1.  The last four need plain
-/// names.  A caller with inlined calls always gets its own.  Any thread; preserves errno.
+/// order; one that the caller's object is linked to; liblmdb.so.0; liblmdb.so.1; lmdbio/stock/liblmdb.so.0
+/// beside this library.  The last five need plain names.  A caller with inlined calls always gets its own.
+/// Any thread; preserves errno.
 Caller caller_at(const void* return_address, Names names = Names::plain) noexcept;
 
 /// Returns the real library for a call with a stock handle.  If the process has only one real library, it is

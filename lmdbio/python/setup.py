@@ -29,7 +29,8 @@ def build(folder):
 class CMakeBuild(build_ext):
     """Builds the extension modules, and puts the libraries and the command beside them.
 
-    If LMDBIO_BUILD_DIR is set, takes all files from this build directory, where they must have been built before.
+    If LMDBIO_BUILD_DIR is set, takes all files from this build directory, where they must have been built before.  The last two
+    folders come from docs/examples/wheel/build.
     """
 
     def run(self):
@@ -39,7 +40,8 @@ class CMakeBuild(build_ext):
             if not os.environ.get("LMDBIO_BUILD_DIR"):
                 build(built)
             for folder, files in (("", (built / "python" / "lmdbio").glob("*.so")), ("lib", (built / "lib").glob("liblmdbio*.so")),
-                                  ("bin", [built / "bin" / "lmdbio", built / "bin" / "lmdbio-files"])):
+                                  ("bin", [built / "bin" / "lmdbio", built / "bin" / "lmdbio-files"]),
+                                  *((name, (built / name).glob("*")) for name in ("lib/lmdbio/stock", "licenses"))):
                 (package / folder).mkdir(parents=True, exist_ok=True)
                 for file in files:
                     shutil.copy2(file, package / folder)
