@@ -211,11 +211,14 @@ class Test:
         cpu = PLATFORM["cpu"]
         platforms = [self.platform(latency_s=1e-3, cpu=cpu | more) for more in ({}, {"next_s": 1e-3}, {"major_fault_s": 5e-3})]
         quick, steps, faults = ([self.simulate(p, ranks, *walk)["epochs"][0] for ranks in (1, 4)] for p in platforms)
-        for i in (0, 1):
+        for i, ranks in ((0, 1), (1, 4)):
             records = quick[i]["records"]
             self.expect(abs((steps[i]["seconds"] - quick[i]["seconds"]) / (records * 1e-3) - 1) < 0.1,
                         f"{records} steps of 1 ms take {steps[i]['seconds']} s instead of {quick[i]['seconds']} s")
-            self.expect(faults[i]["seconds"] > 3 * quick[i]["seconds"], f"slow faults: {faults[i]['seconds']} s, {quick[i]['seconds']} s")
+            # The rank whose fault starts a request takes this time.  Ranks can do so at the same time; opening does so before the epoch.
+            takes = faults[i]["storage_requests"] * 5e-3 / ranks
+            self.expect(0.9 * takes < faults[i]["seconds"] < 1.1 * takes + quick[i]["seconds"],
+                        f"{ranks} ranks, slow faults: {faults[i]['seconds']} s instead of {takes} s")
         # Randomness has a seed.
         drawn = self.platform(latency_s=1e-3, latency_spread=0.5, server_bytes_s=1e8)
         for strategy in ("stock", "lmm-dio-prov-coal", "full"):
