@@ -74,7 +74,7 @@ class Programs(Case):
         self.run_it("open", "begin", "get 10", "next 20", "end", "close")
         self.assertEqual(self.calls(), [(10, 20, None)])
 
-    # A board goes with who has told of it.
+    # The counters of a process are removed by the process that reports them.
     def tearDown(self):
         if ALONE:
             self.assertEqual(segments(), set())
@@ -137,7 +137,7 @@ class Programs(Case):
         self.run_it("open", "begin", "get 5", "exec", "open", "begin", "get 6", "end", "close")
         self.assertEqual(sorted(get for get, _, _ in self.calls()), [5, 6])
 
-    # As it stands, by somebody else.
+    # Another process reports the counters as they are.
     def test_of_a_process_that_runs(self):
         env = shimtest.environment(self.mode, {"LMDBIO_STATS": self.stats})
         with subprocess.Popen([shimtest.program("stats", self.mode), self.db, "open", "begin", "get 50", "wait", "get 50", "wait",
@@ -175,7 +175,7 @@ class Programs(Case):
         self.assertIn("read from storage: 0 B by LMDBIO in 0 requests, 21.0 MiB by the kernel for page faults and other files; ", said)
         self.assertIn("waits for the kernel's reads are not measured (17 major page faults)", said)
 
-    # Texts may be empty: a file of which nothing was read ahead has no engine.
+    # Texts may be empty: if nothing of a file was read ahead, it has no engine.
     def test_an_empty_text(self):
         file = os.path.join(self.dir, "line")
         io = {"read_path": "mmap", "reason": "because", "engine": "", "residency": "", "asked": 0, "read": 0}
@@ -213,7 +213,7 @@ class Programs(Case):
         self.assertEqual(said(), ["readers: 2 records in 1 batch, 10 B; 8.0 KiB read in 1 request, 0 B taken from the page cache; "
                                   "waits: 0.000 s in total"])
 
-    # Many at once, each of which looks for what others have left: each is told of once.
+    # Many processes look for counters that others have left at the same time.  Each is reported once.
     def test_many(self):
         self.run_it("open", *[w for _ in range(40) for w in ("fork&", "begin", "get 100", "kill", "parent")],
                     *[w for _ in range(40) for w in ("fork&", "begin", "get 100", "end", "close", "exit", "parent")],
@@ -236,7 +236,7 @@ class Programs(Case):
         self.assertEqual(p.returncode, 0)
         self.assertEqual(sum(get for get, _, _ in self.calls()), 2000)
 
-    # Of other jobs as well; what has no place any more is dropped.
+    # Counters of other jobs are reported as well.  Those that have no room are dropped.
     @unittest.skipUnless(ALONE, "others may have left more")
     def test_left_by_others(self):
         gone = os.path.join(self.fresh("gone"), "stats.%p")
