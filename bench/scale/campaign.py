@@ -289,8 +289,8 @@ def parse(words):
     return args
 
 
-def main(words):
-    args = parse(words)
+def run_on_hosts(args, campaign):
+    """Runs a campaign of this class on emulated hosts, and returns the exit status.  Databases are in args.dir; None: below args.out."""
     args.build, args.out = os.path.abspath(args.build), os.path.abspath(args.out)
     for program in ("run_scale", "lmdbio_slowfs"):
         if not os.access(os.path.join(args.build, "bin", program), os.X_OK):
@@ -305,9 +305,9 @@ def main(words):
     try:
         with slowfs.SlowFs(os.path.join(args.build, "bin", "lmdbio_slowfs"), args.dir):
             pass
-        campaign = Campaign(args)
-        campaign.all()
-        return campaign.report()
+        runs = campaign(args)
+        runs.all()
+        return runs.report()
     except (Skip, slowfs.Missing) as e:
         print(f"emulated hosts with slow file systems cannot be had here: {e}", file=sys.stderr)
         return 77
@@ -315,3 +315,7 @@ def main(words):
         progress("")
         if temporary is not None:
             temporary.cleanup()
+
+
+def main(words):
+    return run_on_hosts(parse(words), Campaign)

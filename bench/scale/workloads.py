@@ -7,19 +7,17 @@ import json
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import textwrap
 from typing import NamedTuple
 
-import slowfs
 from cold_files import make_warm
 from hosts import SlowHosts, touch
 from journal import Journal
-from measure import MIB, Failed, Skip, fail, machine_facts, progress, round_order, size, spread, text
+from measure import MIB, Failed, fail, machine_facts, progress, round_order, size, spread, text
 
 from . import plots
-from .campaign import CONTENTS, listed, numbers, ranks_of, shapes
+from .campaign import CONTENTS, listed, numbers, ranks_of, run_on_hosts, shapes
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
@@ -271,21 +269,5 @@ def parse(words):
 
 def main(words):
     args = parse(words)
-    args.build, args.out = os.path.abspath(args.build), os.path.abspath(args.out)
-    for program in ("run_scale", "lmdbio_slowfs"):
-        if not os.access(os.path.join(args.build, "bin", program), os.X_OK):
-            fail(f"{args.build}/bin/{program} is not there: cmake --preset dev && cmake --build --preset dev (needs MPI and libfuse3)")
-    os.makedirs(args.out, exist_ok=True)
-    try:
-        with tempfile.TemporaryDirectory(prefix="data.", dir=args.out) as directory:
-            args.dir = directory
-            with slowfs.SlowFs(os.path.join(args.build, "bin", "lmdbio_slowfs"), args.dir):
-                pass
-            campaign = Campaign(args)
-            campaign.all()
-            return campaign.report()
-    except (Skip, slowfs.Missing) as e:
-        print(f"emulated hosts with slow file systems cannot be had here: {e}", file=sys.stderr)
-        return 77
-    finally:
-        progress("")
+    args.dir = None
+    return run_on_hosts(args, Campaign)
