@@ -124,7 +124,7 @@ bool LocalImage::poll() {
     const std::uint64_t extra = is_kept ? 0 : block->bytes().size();
     if (extra_ + extra > kMostExtra) continue;  // it is read and offered again
     extra_ += extra;
-    writer_.add([this, block, extra] {
+    writer_.add([this, block = block, extra] {
       (void)image_->add(block->offset(), block->bytes());
       extra_ -= extra;
     });
