@@ -96,8 +96,8 @@ int open_bounded(const Stock& stock, MDB_env* env, const char* path, unsigned fl
     const AsyncSignalsAllowed program;  // a server may not answer
     if (is_local_file_system(path)) seconds = 0;
   }
-  // If fork() takes malloc's locks, another thread must allocate: this thread may run a signal handler that
-  // forks.
+  // With several threads, fork() takes malloc's locks.  A handler that forks in this thread while LMDB holds
+  // such a lock would never end.  Another thread therefore calls LMDB.
   if (seconds == 0 && !has_own_threads()) return open_as_stock(stock, env, path, flags, mode);
   Job* job = nullptr;
   try {

@@ -137,7 +137,8 @@ class LocalReader final : public ReaderTeam, public ranks::TeamReader::Local {
   ranks::FileState state_;
 };
 
-/// Opens this rank's part of a reader, and sends the result to the other ranks.  Does not wait for them.
+/// Opens this rank's part of a reader, and tells the other ranks.  The caller tells them of an error.  Does
+/// not wait for them.
 Status open_local(const SharedTeam& team, const char* path, const lmdbio_reader_options& options,
                   std::unique_ptr<lmdbio_reader>& out, std::string& why) {
   const auto opened = std::make_shared<Opened>();

@@ -197,13 +197,14 @@ Status Follow::send_renewal(std::string& why) {
   return log_->append(encode(r), why);
 }
 
-// Ends the previous transaction.  What was announced to it has to be announced again.
+// Ends the previous transaction.  Keys that were announced to it must be announced to the current one.
 void Follow::drop_previous() noexcept {
   end(previous_);
   current_.fresh_end = current_.batch_end = 0;
 }
 
-// Ends the previous transaction before `lag` batches: it would keep the writer from reusing pages.
+// Ends the previous transaction early, before `lag` batches have been made, because it keeps the writer from
+// reusing pages.
 Status Follow::end_previous(std::string& why) {
   if (previous_.txn == nullptr) return {};
   drop_previous();
@@ -277,8 +278,8 @@ Status Follow::say_in_use(std::string& why) {
 }
 
 // Takes the snapshot of rank 0, and adds what it brings to the order.  Without locks, a writer may overwrite
-// it before this rank has read it.  If records are only appended, its records are then the first ones that a
-// newer snapshot brings.
+// it before this rank has read it.  This rank then takes a newer snapshot.  If records are only appended, the
+// first new records of this snapshot are those of the overwritten one.
 Status Follow::take_renewal(const Renewal& r, std::string& why) {
   const bool is_first = renewals_ == 0;
   std::optional<std::uint64_t> saved;

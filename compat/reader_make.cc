@@ -33,9 +33,9 @@ Status invalid(std::string& why, const char* text) {
   return Status::from_errno(EINVAL);
 }
 
-/// Returns MDB_NOSUBDIR if `path` is a data file that LMDB must open by itself; otherwise 0.  Replaces the
-/// path of a directory's data.mdb with the path of the directory: with another lock file, a writer would not
-/// see the reader.
+/// Returns MDB_NOSUBDIR if `path` is a data file that LMDB cannot open through its directory; otherwise 0.
+/// Replaces the path of a directory's data.mdb with the path of the directory: with another lock file, a
+/// writer would not see the reader.
 unsigned kind_of(std::string& path, unsigned flags) {
   struct stat st {};
   if ((flags & MDB_NOSUBDIR) != 0 || ::stat(path.c_str(), &st) != 0 || !S_ISREG(st.st_mode)) return 0;
@@ -86,7 +86,7 @@ struct Progress {
   }
 };
 
-/// A database of several, as it was when it was counted.
+/// One of several databases, as it was when it was counted.
 struct Counted {
   records::Database database;
   FileSet::Part part;
@@ -183,7 +183,8 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   if (const gather::Sources sources{source.image, source.served}; sources)
     source.make_engine = gather::cached_engines(sources, true);
 
-  // The environment outlives the reader.  Ranks that read a part of the file each must not read all of it.
+  // The environment outlives the reader.  Kept chunks are those of the whole file, of which a rank that
+  // shares the reading must not read all.
   if (source.served != nullptr && part.of_file >= 1)
     if (std::shared_ptr<window::WindowFile> chunks = env.engine->file().window_file(source.pages);
         chunks != nullptr && chunks->has_page_cache())
@@ -218,7 +219,7 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   std::vector<records::Excluded> excluded;
   if (const Status st = find_excluded(t, dbi, options, name, excluded, why); !st.ok()) return st;
   if (const Status st = records::open_locations(source, request, locations, loaded, why); !st.ok()) return st;
-  // The index file belongs to the database file, so the image replaces it only now.
+  // The index file belongs to the database file, so the image replaces the latter only now.
   if (std::shared_ptr<const OpenFile> whole = source.image != nullptr ? source.image->whole_file() : nullptr;
       whole != nullptr) {
     source.file = std::move(whole);

@@ -60,7 +60,7 @@ std::shared_ptr<window::WindowFile> EnvironmentFile::window_file(std::uint64_t u
   auto* const mine = new (std::nothrow) std::shared_ptr<window::WindowFile>(file.value());
   std::shared_ptr<window::WindowFile>* none = nullptr;
   if (mine == nullptr || !window_file_.compare_exchange_strong(none, mine, std::memory_order_acq_rel)) {
-    prefetcher->close(file.value());  // another thread was faster
+    prefetcher->close(file.value());  // another thread was faster, or memory is short
     delete mine;
   }
   return existing_window_file();

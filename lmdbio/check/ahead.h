@@ -29,7 +29,8 @@ class ReadAhead {
   enum class Runs : unsigned char { none, headers, whole };
 
   /// `file`: the file that `view` maps, opened for reads through the page cache; null: nothing is read.
-  /// `cancelled` ends waits once it is set; may be null.  All three outlive this object.
+  /// `cancelled` ends waits once it is set; may be null.  `file`, the mapping of `view`, and `cancelled`
+  /// outlive this object.
   ReadAhead(const File* file, const window::WindowView& view, const std::atomic<bool>* cancelled) noexcept
       : view_(view), batches_(file, view.base(), view.pages(), view.page_size(), cancelled) {}
 

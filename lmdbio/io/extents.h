@@ -30,9 +30,9 @@ std::size_t merge(std::span<Extent> extents, std::uint64_t gap) noexcept;
 /// Largest gap between two extents, in bytes, that is read rather than skipped, since a second request costs
 /// more.
 inline constexpr std::uint64_t kSmallGap = std::uint64_t{64} << 10;
-/// Returns up to which size gaps between the merged extents can be read.  Tries `first`, `first` / 2, `first`
-/// / 4 and so on, until all extents and all gaps up to this size have at most `most` bytes together.  Returns
-/// 0 if no gap can be read.
+/// Returns the largest size of gaps between the merged extents that can be read.  Tries `first`, `first` / 2,
+/// `first` / 4 and so on, until all extents and all gaps up to this size have at most `most` bytes together.
+/// Returns 0 if no gap can be read.
 std::uint64_t largest_gap(std::span<const Extent> merged, std::uint64_t first, std::uint64_t most) noexcept;
 
 /// One read.  `offset` and `bytes` are multiples of the alignment.  `minimum` (at least 1) is the number of

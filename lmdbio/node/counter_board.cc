@@ -44,8 +44,8 @@ static_assert(kFirstCell < CounterBoard::kBytes / 2);
 constexpr char kVersion[sizeof(Header::version)] = LMDBIO_VERSION;
 
 constinit SignalSafeMutex mutex;  // guards the following variables, and the header
-/// The board in shared memory, which other processes of this user may overwrite.  This process writes it, and
-/// does not read it.
+/// The board in shared memory, which other processes of this user may overwrite.  This process reads only
+/// texts from it, in a forked child.
 constinit Header* board = nullptr;
 constinit Header own{};        ///< what `board` should contain
 constinit int segment = -1;    ///< number of the segment of `board`; -1 if no other process sees it
@@ -110,8 +110,8 @@ bool is_board(const SegmentFacts& s) noexcept {
          (s.was_attached || ::time(nullptr) - s.made_at >= kBeingMade);
 }
 
-// Returns true if the process does not exist any more.  Returns false if this is not known.  Another process
-// may have attached the board of an ended process to look at it.
+// Returns true if the process does not exist any more.  Returns false if this is not known.  (The number of
+// attached processes does not tell: another process may have attached the board of an ended one.)
 bool has_ended(pid_t process) noexcept { return process > 0 && ::kill(process, 0) != 0 && errno == ESRCH; }
 
 std::vector<SegmentFacts> dead_segments() {
@@ -217,7 +217,7 @@ void CounterBoard::after_fork_in_child() noexcept {
   if (board == nullptr) return;
   segment = -1;
   void* const fresh = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (fresh == MAP_FAILED) return;  // the child counts on its parent's board
+  if (fresh == MAP_FAILED) return;  // the child's counts then go to the parent's board
   std::memcpy(fresh, static_cast<const void*>(&own), sizeof own);
   for (const Entry& e : own.entries)
     if (e.facts.kind == CellKind::text)

@@ -17,8 +17,8 @@ namespace lmdbio::node {
 inline constexpr std::uint32_t kNear = 64;
 
 /// Returns whether walks will reach `chunk` of a file with `chunks` chunks.  The walks are about to reach the
-/// chunks first, ..., last; see Table::Others.  A walk that is near the end of the file may start again, and
-/// reads ahead the beginning.
+/// chunks first, ..., last; see Table::Others.  A walk that is near the end of the file may start again.  It
+/// therefore also reads the beginning ahead.
 constexpr bool reaches(std::uint32_t first, std::uint32_t last, std::uint32_t chunk,
                        std::uint64_t chunks) noexcept {
   constexpr std::uint32_t kNearEnd = 8;
@@ -97,7 +97,8 @@ class Table {
   /// more than 1000, since several walks may use the same bytes.
   std::uint32_t use_of_others(std::uint32_t chunk) const noexcept;
 
-  /// Lock and unlock the registry, also around a fork.  No table is joined while it is locked.
+  /// Lock and unlock the registry, also around a fork.  While a thread holds the lock, no other thread can
+  /// join a table.
   static void lock_registry() noexcept;
   static void unlock_registry() noexcept;
   /// Forgets all tables in a forked child, since they belong to the parent.  Call with the registry locked.

@@ -17,7 +17,7 @@ inline constexpr unsigned kRoundsAhead = 3;
 /// rank may use.
 std::uint64_t part_bytes(std::uint64_t offer) noexcept;
 /// Returns the number of records in a round, for all readers together.  `record_bytes`: bytes of a record and
-/// its part of the pages.
+/// of its part of the pages.
 std::uint64_t round_records(std::uint64_t offer, std::uint64_t record_bytes, std::size_t readers) noexcept;
 /// Returns the bytes that are read for one record of a scattered order, at least a page.
 std::uint64_t scattered_bytes(std::uint64_t record_bytes) noexcept;
@@ -53,7 +53,7 @@ struct Keeping {
 /// there is only one epoch, or if memory is short.  `set_aside`: bytes that are reserved for other streams.
 Keeping what_to_keep(const StreamFacts& facts, std::uint64_t set_aside) noexcept;
 /// Returns whether a rank whose records are in the page cache reads them there in each epoch.  If not, it
-/// copies `keeping` of them in the first epoch: for small records, this costs less than finding them again.
+/// copies the part `keeping` in the first epoch: for small records, this costs less than finding them again.
 bool reads_in_place(const StreamFacts& facts, const Keeping& keeping) noexcept;
 
 }  // namespace lmdbio::ranks

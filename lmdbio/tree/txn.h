@@ -78,8 +78,8 @@ class Txn {
     snapshot_ = snapshot;
     return enter();
   }
-  /// Does the same for a file that cannot be mapped: reads the metas from it.  The previous transaction must
-  /// have ended.
+  /// As begin(), for a file that cannot be mapped: reads the metas from the file.  The previous transaction
+  /// must have ended.
   Status begin_unmapped() noexcept;
   /// Implements mdb_txn_reset, abort and commit.  If `keep`, databases that were opened in it stay open.
   /// Cursors stay attached.
@@ -112,8 +112,8 @@ class Txn {
 
   std::uint64_t id() const noexcept { return snapshot_.txnid; }
   const Snapshot& snapshot() const noexcept { return snapshot_; }
-  /// Returns whether calls return MDB_BAD_TXN: the transaction has ended, or an earlier call found damage in
-  /// the tree.
+  /// Returns whether calls return MDB_BAD_TXN: the transaction has ended or was lost, or an earlier call
+  /// found damage in the tree.
   bool blocked() const noexcept { return blocked_ != 0; }
   /// Returns whether the record must still be looked up by name.
   bool stale(MDB_dbi dbi) const noexcept { return (dbi_state_[dbi] & kStale) != 0; }

@@ -11,8 +11,8 @@ namespace lmdbio::window {
 
 namespace {
 
-/// If a walk does not move while other walks move to this many chunks in total, its plan no longer protects
-/// its chunks from eviction.
+/// If a walk makes no plan while other walks make more than this many, its plan no longer protects its chunks
+/// from eviction.
 constexpr std::uint64_t kAbandoned = 64;
 
 }  // namespace
@@ -321,7 +321,7 @@ void Schedule::chunk_went(WindowFile& file, ChunkIndex chunk) noexcept {
   }
 }
 
-// Drops a chunk that a walk has passed from the page cache, because this program must not evict pages of
+// Drops from the page cache a chunk that a walk has left behind, because this program must not evict pages of
 // other programs.
 void Schedule::drop_behind(WindowFile& file, ChunkIndex chunk) noexcept {
   const std::uint64_t at = file.offset(chunk), bytes = file.bytes_in(chunk);

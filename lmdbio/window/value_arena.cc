@@ -30,7 +30,8 @@ Mapping SlabPool::take(std::size_t bytes) noexcept {
     const std::lock_guard lock(prefetcher_);
     const unsigned forks = prefetcher_.forks();
     if (forks != forks_)
-      for (Mapping& m : free_) (void)m.release();  // the parent's: not mapped here, or reused
+      for (Mapping& m : free_)
+        (void)m.release();  // of the parent: not mapped here, or used for something else
     forks_ = forks;
     std::erase_if(free_, [](const Mapping& m) { return !m; });
     if (bytes == kSlab && !free_.empty()) {
@@ -96,7 +97,7 @@ ValueArena::Room ValueArena::take(std::size_t bytes) noexcept {
       if (!made->memory) return {};
       s = made.get();
       slabs_.push_back(std::move(made));
-      if (bytes < SlabPool::kSlab) open_ = s;  // a slab for one large read leaves the open one to other reads
+      if (bytes < SlabPool::kSlab) open_ = s;  // smaller reads still use the open one
     }
     s->reads.reserve(s->reads.size() + 1);
     const Room room{s, std::exchange(s->used, s->used + bytes), read.get()};
