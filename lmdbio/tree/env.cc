@@ -42,17 +42,26 @@ std::string path_of(int fd, const std::string& known) {
   return n > 0 && n < static_cast<ssize_t>(sizeof path) ? std::string(path, static_cast<std::size_t>(n)) : "";
 }
 
+/// Reads the meta page at `offset` into `page`: kMetaBytes, or those of LMDB 0.9 if the file ends before.
+/// Returns an empty span if these cannot be read.
+Bytes read_meta(IoEngine& engine, std::uint64_t offset, MutableBytes page) noexcept {
+  if (read_fully(engine, offset, page).ok()) return page;
+  const MutableBytes shorter = page.first(format::meta_bytes(format::Version::v09));
+  return read_fully(engine, offset, shorter).ok() ? Bytes(shorter) : Bytes();
+}
+
 }  // namespace
 
 Status prove_metas(const File& file, std::span<char> why, std::optional<format::Version>& version) noexcept {
   why[0] = '\0';
   version.reset();
   PreadEngine engine(file);
-  std::byte page[format::kMetaBytes];
+  std::byte buffer[format::kMetaBytes];
   format::MetaRecord metas[2];
   std::uint64_t size = 0;
   for (const unsigned i : {0u, 1u}) {
-    if (!read_fully(engine, i * size, page).ok()) return {};
+    const Bytes page = read_meta(engine, i * size, buffer);
+    if (page.empty()) return {};
     if (i == 0) {
       for (const format::Version v : {format::Version::v09, format::Version::v10})
         if (format::is_meta_of(v, page)) version = v;

@@ -293,7 +293,10 @@ std::vector<Damaged> damaged() {
       {"meta-second-page-size-differs", second_size},
       {"free-list-count-2-to-60", free_list(U64{1} << 60)},
       {"free-db-root-beyond-last-page", no_free_root},
+      {"truncated-after-first-meta-of-page-size-0", meta_patched(kFreeRecord, U32{0}),
+       meta_bytes(Version::v09)},
       {"truncated-in-second-meta", plain(), kPage + 100},
+      {"truncated-after-second-meta", plain(), kPage + meta_bytes(Version::v09)},
       {"truncated-after-metas", plain(), 2 * kPage},
       {"truncated-in-root", plain(), 4 * kPage + 100},
   };

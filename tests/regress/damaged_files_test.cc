@@ -252,7 +252,9 @@ TEST_F(DamagedFiles, EachStepHasItsCode) {
       {"sub-page-lower-beyond-node", {0, 0, 0, kBad, kBad, kBad, kEnd}},
       {"sub-page-shorter-than-header", {0, 0, 0, kBad, kBad, kBad, kEnd}},
       {"sub-page-slot-beyond-node", {0, 0, 0, kBad, kBad, 0, kEnd}},
+      {"truncated-after-first-meta-of-page-size-0", {MDB_INVALID}},
       {"truncated-after-metas", {0, 0, kBad, kBad, kBad, kBad, kBad}},
+      {"truncated-after-second-meta", {MDB_INVALID}},
       {"truncated-in-root", {0, 0, kBad, kBad, kBad, kBad, kBad}},
       {"truncated-in-second-meta", {MDB_INVALID}},
   };
