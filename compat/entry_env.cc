@@ -101,7 +101,7 @@ LMDBIO_ABI int mdb_env_open(MDB_env* env, const char* path, unsigned int flags, 
   if (e == nullptr) return LMDBIO_FORWARD(env_open, ENOSYS, env, path, flags, mode);
   if (e->passed() == nullptr || e->refused || (e->opened && e->engine != nullptr)) return EINVAL;
   const Uncancelled wait;
-  // As stock: writers, and environments with the program's own functions for pages.
+  // Stock LMDB opens environments for writing, and those with the program's own functions for pages.
   const bool read_only = path != nullptr && (flags & MDB_RDONLY) != 0 && !e->opened && !e->setup.own_pages;
   char file[PATH_MAX];
   Proof proof;
@@ -249,7 +249,7 @@ LMDBIO_ABI int mdb_env_set_assert(MDB_env* env, MDB_assert_func* func) {
   return real != nullptr ? e->stock->env_set_assert(real, func) : 0;
 }
 
-// Calls that a forked child answers without a companion.
+// Calls that a forked child can answer without a companion.
 
 LMDBIO_ABI int mdb_env_stat(MDB_env* env, MDB_stat* stat) {
   EnvHandle* const e = as_env(env);

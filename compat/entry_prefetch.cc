@@ -1,4 +1,4 @@
-// Functions of LMDBIO for transactions: keys that are about to be looked up, and others.
+// LMDBIO's own functions for transactions: lmdbio_prefetch() and others.
 #include <lmdbio/lmdbio.h>
 
 #include <cerrno>
@@ -17,7 +17,7 @@ using namespace lmdbio::compat;
 
 namespace {
 
-/// Returns the error code for keys that are not valid; 0 if all are.
+/// Returns 0 if all keys are valid; otherwise the error code.
 int judge(std::span<const MDB_val> keys) noexcept {
   for (const MDB_val& k : keys) {
     if (k.mv_size == 0) return MDB_BAD_VALSIZE;

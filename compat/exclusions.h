@@ -1,4 +1,4 @@
-// The records that a reader of lmdbio.h leaves out.
+// The records that an lmdbio_reader leaves out.
 #pragma once
 
 #include <lmdbio/lmdbio.h>

@@ -107,7 +107,8 @@ ReadTxn* EnvHandle::take() noexcept {
   return t;
 }
 
-// Gives `t` a handle, or another ReadTxn if `t` is null.  Returns nullptr if memory is short.
+// Makes a handle for `t` unless it has one; if `t` is null, for another ReadTxn.  Returns the ReadTxn, or
+// nullptr if memory is short.
 ReadTxn* EnvHandle::with_handle(ReadTxn* t) noexcept {
   const AsyncSignalsBlocked fork_safe(has_own_threads());
   try {
@@ -172,8 +173,7 @@ void EnvHandle::close_transactions() noexcept {
     forget(t);
     if (live) {
       if (t->unprotected) look_back(*t);
-      // The memory of the transaction stays, as with stock: it is freed when the program aborts it or closes
-      // the environment.
+      // The memory of the transaction stays, as with stock: it is freed when the program aborts it.
       t->txn.end(false);
       t->txn.recycle();
       t->counters.leave();

@@ -24,7 +24,8 @@
 
 namespace lmdbio::compat {
 
-// A stock handle starts with a pointer or with two descriptors, so it never equals one of these.
+// The first eight bytes of our handles.  A stock handle starts with a pointer or with two descriptors, so its
+// first eight bytes never equal one of these.
 inline constexpr std::uint64_t kEnvTag = 0xD1EC0DE5'4C4D4201, kReadTxnTag = 0xD1EC0DE5'4C4D4202,
                                kForwardTxnTag = 0xD1EC0DE5'4C4D4203, kReadCursorTag = 0xD1EC0DE5'4C4D4204,
                                kForwardCursorTag = 0xD1EC0DE5'4C4D4205, kChildTxnTag = 0xD1EC0DE5'4C4D4206;
@@ -269,7 +270,7 @@ struct EnvHandle {
   /// lock_handles().
   void forget_counters() noexcept;
 
-  /// Returns a transaction handle to begin with: a spare one or a new one.  Returns nullptr if memory is
+  /// Returns a spare or new ReadTxn for a transaction that is about to begin.  Returns nullptr if memory is
   /// short.
   ReadTxn* take() noexcept;
   /// Takes back a transaction that the program has ended.  Its companion is reset or null.  Its memory stays
@@ -318,7 +319,7 @@ struct EnvHandle {
   static constexpr unsigned kMostHeld = 16;
   /// The number of transactions that a thread keeps if there is no slot for another one.
   static constexpr unsigned kLeastHeld = 4;
-  /// Upper limit on the transactions that a search for one to park examines.
+  /// Maximum number of transactions that are examined to find one to park.
   static constexpr unsigned kLook = 256;
 
   static constexpr unsigned kPlaces = 64, kProbes = 8;

@@ -23,8 +23,8 @@ namespace {
 constinit std::atomic<bool> registered{false};
 constinit window::Prefetcher* prefetcher = nullptr;  ///< as of the fork; guarded by the other locks
 
-// No other thread holds a lock of ours during the fork, so the child finds them free.  Lock order:
-// docs/concurrency.md.
+// The forking thread holds all our locks during the fork, and unlocks them in the parent and in the child.
+// Lock order: docs/concurrency.md.
 void before_fork() {
   lock_stats();
   lock_handles();
@@ -59,7 +59,7 @@ void after_fork() {
 void after_fork_in_child() {
   node::CounterBoard::after_fork_in_child();
   node::CounterBoard::unlock();
-  // Do this first, so that the child pins as little of the parent's memory as possible.
+  // Do this early, so that the child pins as little of the parent's memory as possible.
   if (prefetcher != nullptr) prefetcher->after_fork_in_child();
   node::Table::forget_all();
   node::Service::forget_all();
@@ -73,8 +73,8 @@ void after_fork_in_child() {
 }
 
 // Runs before the program has threads.  Otherwise another thread might register the fork handlers during a
-// fork, which would not run them, and the child might need locks that this thread holds.  Records the
-// affinity now, because a program may later bind its threads, including the one that starts ours.
+// fork, which would not run them, and the child might need locks that the registering thread holds.  Records
+// the affinity now, because a program may later bind its threads, including the one that starts ours.
 [[gnu::constructor]] void loaded(int, char**, char** environment) noexcept {
   first_use();
   remember_affinity();

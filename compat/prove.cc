@@ -30,7 +30,7 @@ namespace {
 constexpr std::size_t kWhyBytes = 160;
 constexpr int kCopyTries = 3;
 
-/// Describes what is wrong with a meta page.  Returns false if both are good, or cannot be read.
+/// Describes what is wrong with a meta page.  Returns false if both are good, or if one cannot be read.
 bool explain_metas(const File& file, char (&why)[kWhyBytes], int& which) noexcept {
   PreadEngine engine(file);
   std::byte first[format::kMetaBytes], second[format::kMetaBytes];
@@ -88,7 +88,8 @@ bool is_settled(const struct stat& at) noexcept {
   return ns(now) - std::max(ns(at.st_mtim), ns(at.st_ctim)) > least;
 }
 
-/// Files on local file systems whose metas were checked and are of a version, with their state at that time.
+/// Files on local file systems whose metas were checked and have a given version, with their state at that
+/// time.
 /// One word per file, without a lock, because a forked child might find a lock held.  A write through a
 /// mapping changes the timestamps late, so an entry may be old.  That does no harm, because the writer does
 /// not damage the metas.

@@ -30,7 +30,7 @@ constinit std::atomic<unsigned> library_count{0};
 // its own locks and may run a constructor that calls us.
 constinit SignalSafeMutex mutex;
 
-/// Callers by object and names, so that the rules run once for each.
+/// The result of resolve() for a caller's object and names, so that it is found only once.
 struct KnownCaller {
   const void* object;
   Names names;
@@ -50,7 +50,7 @@ bool is_ours(const void* function) noexcept {
   return object_of(function) == object_of(reinterpret_cast<const void*>(&object_of));
 }
 
-// Adds the library that contains `create`, its function `prefix`env_create.  Looks up its functions through
+// Adds the library whose function env_create, with this prefix, is `create`.  Looks up its functions through
 // `handle`, which may find functions of other objects; only those of the same object are used.
 const Stock* add_library(void* handle, void* create, const char* prefix = "mdb_") noexcept {
   const void* const base = object_of(create);
@@ -131,7 +131,7 @@ struct Module {
   void* handle = nullptr;
 };
 
-// Returns the LMDB that the caller's module bundles and calls through the PLT.
+// Returns the LMDB that the caller's module bundles, and whether its calls of LMDB were inlined.
 Caller callers_own(const void* return_address, Names names) noexcept {
   const auto [info, map, handle] = Module(return_address);
   if (handle == nullptr) return {};

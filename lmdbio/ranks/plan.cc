@@ -17,7 +17,7 @@ constexpr double kNetworkShare = 1.0 / 8;
 /// Cost of computing one element of the order, in bytes: about 100 ns at 1 GB/s.  Each reader computes all
 /// elements.
 constexpr double kElementBytes = 100;
-/// Number of epochs that count for an order without an end, and maximum for all orders.
+/// An order without an end counts as this many epochs, and any other order as at most this many.
 constexpr std::uint64_t kMostEpochs = 8;
 
 }  // namespace
@@ -34,13 +34,12 @@ ScatterCosts scatter_costs(const ScatterFacts& f) noexcept {
   const double pages = records / per_page;
   const double nodes = std::max<std::uint32_t>(f.nodes, 1);
   const auto room = static_cast<double>(f.room);
-  // Returns the share of pages that are still unread after `n` records have been drawn at random `times`
-  // times.
+  // Returns the share of pages that are still unread after `times` draws of `n` random records each.
   const auto left = [&](double n, double times) {
     return std::pow(1 - std::min(n / records, 1.0), per_page * times);
   };
-  // Returns whether `set` records that are read together are so close that one request reads neighbours and
-  // the gap between them.
+  // Returns whether `set` records that are read together are so close that a request reads neighbours
+  // together with the gap between them.
   const auto is_dense = [&](std::uint64_t set) { return file <= kGapBytes * static_cast<double>(set); };
   // Returns the cost of an epoch that is read in sets of `set` records.  No pages are kept between sets.
   const auto in_sets = [&](std::uint64_t set) {

@@ -6,7 +6,8 @@ namespace lmdbio::serve {
 
 namespace {
 
-// What precedes the path, or the bytes, of an entry.  All servers are one program, so the layout is theirs.
+// What precedes the path, or the bytes, of an entry.  All servers run the same program, so they share the
+// layout of its structs.
 struct QuestionHead {
   node::ServedState state;
   std::uint64_t offset;

@@ -94,9 +94,9 @@ class Prefetcher {
   bool begin_whole_load(WindowFile& file, std::uint64_t used_bytes) noexcept;
   /// As begin_whole_load(), but only if the file is read through other sources, and as chunks.
   bool begin_load_from_sources(WindowFile& file, std::uint64_t used_bytes) noexcept;
-  /// Returns whether a program that needs a part of `chunks` is to wait for these chunks instead of an exact
-  /// read.  It is if the cache on local disk has them in an image that is not mapped, and there is memory for
-  /// all chunks of the first `used_bytes` of the file.
+  /// Returns whether a program that needs a part of `chunks` should wait for all of them, rather than read
+  /// only what it needs: the cache on local disk has them in an image that is not mapped, and there is memory
+  /// for all chunks of the first `used_bytes` of the file.
   bool takes_chunks_from_cache(WindowFile& file, const ChunkRange& chunks, std::uint64_t used_bytes) noexcept;
   /// Records values that a walk under a snapshot of `used_bytes` has passed by; each value is given by an
   /// address inside it.  If the program reads them later, outside of calls, the file is loaded as a whole.
@@ -114,8 +114,8 @@ class Prefetcher {
   /// which objects belong to the parent process.
   unsigned forks() const noexcept { return forks_.load(std::memory_order_relaxed); }
 
-  // For a fork: lock() before, unlock() in the parent, after_fork_in_child() in the child.  Other state of
-  // files that must agree with the Prefetcher's uses this lock, too (ahead/unmapped_file.h).  It is
+  // For a fork: lock() before, unlock() in the parent, after_fork_in_child() in the child.  This lock also
+  // guards other state of files that must agree with the Prefetcher's state (ahead/unmapped_file.h).  It is
   // not held during a read or a wait.
   void lock() noexcept { mutex_.lock(); }
   void unlock() noexcept { mutex_.unlock(); }
