@@ -36,6 +36,8 @@ struct Row {
 
 // The depth of chunk_direct is the number of requests in the longest plan, with chunks of the usual size.  On
 // a local disk, two reads with the kernel's read-ahead are enough.
+// A reader has no thread that submits requests while the program computes (decision 0064).  The depth of
+// records therefore holds all requests of a large batch.
 constexpr Row kRows[] = {
     {ReadKind::chunk_direct, From::direct, 64, 64, EngineKind::automatic, kMost},
     {ReadKind::chunk_filled, From::buffered, 32, 2, EngineKind::populate, kFill},
@@ -45,9 +47,9 @@ constexpr Row kRows[] = {
     {ReadKind::needed_copied, From::buffered, 1, 1, EngineKind::single, kWhole},
     {ReadKind::told_direct, From::direct, 128, 128, EngineKind::automatic, kMost},
     {ReadKind::told_cached, From::exact, 64, 64, EngineKind::automatic, kMost},
-    {ReadKind::record_direct, From::direct, 128, 128, EngineKind::automatic, kMost},
-    {ReadKind::record_cached, From::exact, 128, 128, EngineKind::automatic, kMost},
-    {ReadKind::record_filled, From::exact, 128, 128, EngineKind::populate_copied, kMost},
+    {ReadKind::record_direct, From::direct, 512, 512, EngineKind::automatic, kMost},
+    {ReadKind::record_cached, From::exact, 512, 512, EngineKind::automatic, kMost},
+    {ReadKind::record_filled, From::exact, 512, 512, EngineKind::populate_copied, kMost},
     {ReadKind::index_direct, From::direct, 64, 64, EngineKind::automatic, kMost},
     {ReadKind::index_cached, From::base, 32, 32, EngineKind::threads, kMost},
     {ReadKind::index_resident, From::base, 32, 32, EngineKind::pread, kMost},

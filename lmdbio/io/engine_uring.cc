@@ -99,12 +99,15 @@ Status UringEngine::try_nothing() noexcept {
   return s;
 }
 
-// Raises the limit on kernel workers to the queue depth, on Linux 5.15 and later.  Workers read file
-// systems without asynchronous reads, such as FUSE.  The default limit is four workers per CPU.
+// Raises the limit on kernel workers to the queue depth, or to kMostWorkers, on Linux 5.15 and later. Workers
+// read file systems without asynchronous reads, such as FUSE.  A worker whose read has ended starts the next
+// one of the queue.  The default limit is four workers per CPU.
 void UringEngine::allow_workers() noexcept {
+  constexpr unsigned kMostWorkers = 128;
+  const unsigned wanted = std::min(caps().depth, kMostWorkers);
   unsigned most[2] = {0, 0};  // 0: query the limits
-  if (::io_uring_register_iowq_max_workers(&ring_, most) != 0 || most[0] >= caps().depth) return;
-  most[0] = caps().depth;
+  if (::io_uring_register_iowq_max_workers(&ring_, most) != 0 || most[0] >= wanted) return;
+  most[0] = wanted;
   most[1] = 0;  // 0: leave this limit as it is
   (void)::io_uring_register_iowq_max_workers(&ring_, most);
 }

@@ -11,10 +11,12 @@ namespace lmdbio::records {
 
 namespace {
 
-/// Number of extents that are probed to estimate residency, and bytes that are probed of each extent.
+/// Number of extents that are probed to estimate residency.
 constexpr std::size_t kSamples = 4;
 /// After so many fetches in a row that were in the page cache, one extent of each fetch is probed.
 constexpr unsigned kSure = 16;
+/// Bytes of a probe.  A larger extent is probed at its beginning, in its middle and at its end, because the
+/// kernel's read-ahead for neighbours may have read its beginning or its end.
 constexpr std::uint64_t kSampleBytes = std::uint64_t{64} << 10;
 /// Largest gap that is read if the server of the node brings the bytes, which takes no delay of a file
 /// system.
@@ -110,8 +112,11 @@ bool Fetch::in_page_cache(Shared& shared) const noexcept {
   double least = 1;
   for (std::size_t i = 0; i < n && least >= kMostlyResident; ++i) {
     const Extent& e = wanted_[first + (wanted_.size() - 1) * i / std::max<std::size_t>(n - 1, 1)];
-    const auto share = shared.resident({e.offset, std::min(e.bytes, kSampleBytes)});
-    least = std::min(least, share.value_or(0));
+    const std::uint64_t bytes = std::min(e.bytes, kSampleBytes), rest = e.bytes - bytes;
+    for (const std::uint64_t at : {std::uint64_t{0}, rest / 2, rest}) {
+      least = std::min(least, shared.resident({e.offset + at, bytes}).value_or(0));
+      if (rest == 0 || least < kMostlyResident) break;
+    }
   }
   const bool cached = least >= kMostlyResident;
   before.store(cached ? row + 1 : 0, std::memory_order_relaxed);

@@ -1,6 +1,9 @@
 // Records that are read together: what is read for them, what is kept or copied, and what damage spoils.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include "lmdbio/base/unique_fd.h"
 #include "lmdbio/records/fetch.h"
 #include "tests/support/kept_file.h"
 #include "tests/support/reader_file.h"
@@ -104,6 +107,31 @@ TEST_F(FetchTest, WhatIsInThePageCacheIsCopied) {
   Shared past(file_.source(), kMemory, kDirectly);
   EXPECT_FALSE(fetch(past, {0}).cached) << "not where it is to be read directly";
   EXPECT_EQ(past.counters.bytes_copied, 0u);
+}
+
+// The kernel's read-ahead for its neighbours reads the ends of a value.
+TEST_F(FetchTest, ALargeValueOfWhichOnlyTheEndsAreInThePageCacheIsRead) {
+  constexpr std::size_t kPages = 256, kEnd = 32 * kPage;
+  const ReaderFile file(1, kPages, {0});
+  file.drop_page_cache();
+  Shared shared(file.source(), kMemory, kAsResident);
+  const std::uint64_t first = file.first_page(0) * kPage, bytes = kPages * kPage;
+  const UniqueFd fd(::open(file.path(), O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_RANDOM), 0);  // no read-ahead
+  std::vector<char> to(kEnd);
+  for (const std::uint64_t at : {std::uint64_t{0}, first, first + bytes - kEnd})
+    ASSERT_EQ(::pread(fd.get(), to.data(), to.size(), static_cast<off_t>(at)), static_cast<ssize_t>(kEnd));
+  if (shared.resident({first + bytes / 2, kPage}) != 0.0) GTEST_SKIP() << "the file cannot be evicted";
+  ASSERT_EQ(shared.resident({first, kEnd}), 1.0);
+  Fetch f;
+  f.add(0, file.location(0), shared);
+  f.plan(shared, bytes);
+  EXPECT_FALSE(f.cached());
+  file.fill_page_cache();
+  Fetch again;
+  again.add(0, file.location(0), shared);
+  again.plan(shared, bytes);
+  EXPECT_TRUE(again.cached());
 }
 
 TEST_F(FetchTest, WhatTheProcessKeepsIsNotRead) {
