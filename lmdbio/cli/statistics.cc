@@ -7,14 +7,17 @@
 #include <utility>
 
 #include "lmdbio/stats/report.h"
+#include "lmdbio/window/file_stats.h"
 
 namespace lmdbio::cli {
 namespace {
 
 /// Returns true if the totals contain the maximum of a number instead of the sum.
 bool is_most(std::string_view name) {
-  return name == "chunk_bytes" || name == "memory_limit" || name == "most_resident" || name == "most_vmas" ||
-         name == "most_memory" || name == "overtaken";
+  using Field = CounterField<window::FileStats>;
+  for (const Field& field : window::kFileStats)
+    if (name == field.name) return field.sum == Field::Sum::most;
+  return name == "chunk_bytes" || name == "memory_limit" || name == "most_memory" || name == "overtaken";
 }
 
 /// Figures of the whole process, which are the same in all its environments.

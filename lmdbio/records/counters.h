@@ -1,6 +1,8 @@
 // The statistics of readers.
 #pragma once
 
+#include <iterator>
+
 #include "lmdbio/base/counter.h"
 
 namespace lmdbio::records {
@@ -59,5 +61,6 @@ inline constexpr CounterField<Counters> kCounters[] = {
     {"bytes_from_nodes", &Counters::bytes_from_nodes},
     {"records_alone", &Counters::records_alone},
 };
+static_assert(std::size(kCounters) * sizeof(Counter) == sizeof(Counters), "a counter without a row");
 
 }  // namespace lmdbio::records
