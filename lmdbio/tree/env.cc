@@ -42,12 +42,14 @@ std::string path_of(int fd, const std::string& known) {
   return n > 0 && n < static_cast<ssize_t>(sizeof path) ? std::string(path, static_cast<std::size_t>(n)) : "";
 }
 
-/// Reads the meta page at `offset` into `page`: kMetaBytes, or those of LMDB 0.9 if the file ends before.
-/// Returns an empty span if these cannot be read.
-Bytes read_meta(IoEngine& engine, std::uint64_t offset, MutableBytes page) noexcept {
-  if (read_fully(engine, offset, page).ok()) return page;
-  const MutableBytes shorter = page.first(format::meta_bytes(format::Version::v09));
-  return read_fully(engine, offset, shorter).ok() ? Bytes(shorter) : Bytes();
+/// Reads the meta page at `offset` into `page`: all of it, or what the file of `file_bytes` has.  Returns an
+/// empty span if this is less than a meta page of LMDB 0.9, or if the read fails.
+Bytes read_meta(IoEngine& engine, std::uint64_t file_bytes, std::uint64_t offset,
+                MutableBytes page) noexcept {
+  const std::uint64_t there = file_bytes - std::min(file_bytes, offset);
+  if (there < format::meta_bytes(format::Version::v09)) return {};
+  const MutableBytes part = page.first(static_cast<std::size_t>(std::min<std::uint64_t>(there, page.size())));
+  return read_fully(engine, offset, part).ok() ? Bytes(part) : Bytes();
 }
 
 }  // namespace
@@ -59,8 +61,10 @@ Status prove_metas(const File& file, std::span<char> why, std::optional<format::
   std::byte buffer[format::kMetaBytes];
   format::MetaRecord metas[2];
   std::uint64_t size = 0;
+  const Result<std::uint64_t> length = file.size();
+  if (!length) return {};
   for (const unsigned i : {0u, 1u}) {
-    const Bytes page = read_meta(engine, i * size, buffer);
+    const Bytes page = read_meta(engine, length.value(), i * size, buffer);
     if (page.empty()) return {};
     if (i == 0) {
       for (const format::Version v : {format::Version::v09, format::Version::v10})
@@ -84,7 +88,7 @@ Status prove_metas(const File& file, std::span<char> why, std::optional<format::
                         size);
     return Status::from_mdb(MDB_INVALID);
   }
-  if (const Result<std::uint64_t> length = file.size(); length && length.value() < 2 * size) {
+  if (length.value() < 2 * size) {
     (void)std::snprintf(why.data(), why.size(), "the file ends inside meta page 1, at %" PRIu64 " bytes",
                         length.value());
     return Status::from_mdb(MDB_INVALID);

@@ -117,9 +117,21 @@ TEST(ProveMetas, AnyFailedReadLeavesItToStock) {
   for (unsigned k = 1; k <= 2; ++k) EXPECT_FALSE(sane(image(4096, 8192), k, EINTR)) << "tried again";
 }
 
+TEST(ProveMetas, AFileThatEndsAfterBothMetasIsJudged) {
+  const std::size_t kMeta = format::meta_bytes(testing::version());
+  for (const std::size_t size : {4096 + kMeta, 4096 + format::kMetaBytes}) {
+    const FileImage f = image(4096, 8192);
+    testing::TempFile file(f.bytes().first(size));
+    fault = {};
+    char why[160];
+    EXPECT_EQ(prove_metas(File::open(file.path(), File::Mode::buffered).value(), why).raw(), MDB_INVALID);
+  }
+}
+
 TEST(ProveMetas, ShortFilesAreNotJudged) {
-  for (const std::size_t size : {std::size_t{0}, std::size_t{100}, format::kMetaBytes - 1, format::kMetaBytes,
-                                 std::size_t{4096}, 4096 + format::kMetaBytes - 1}) {
+  const std::size_t kMeta = format::meta_bytes(testing::version());
+  for (const std::size_t size : {std::size_t{0}, std::size_t{100}, kMeta - 1, kMeta, format::kMetaBytes,
+                                 std::size_t{4096}, 4096 + kMeta - 1}) {
     const FileImage f = image(4096, 8192);
     testing::TempFile file(f.bytes().first(size));
     fault = {};
