@@ -264,13 +264,15 @@ Status Stream::fill(bool waits, std::string& why) {
       unstarted_.reset();
       continue;
     }
-    cached_ = unstarted_->fetch->cached();
+    const bool cached = unstarted_->fetch->cached();
+    cached_in_a_row_ = cached ? cached_in_a_row_ + 1 : 0;
+    cached_ = cached_in_a_row_ > kCachedInARow;
     unstarted_->cost = std::max<std::uint64_t>(unstarted_->fetch->buffer_bytes(), unstarted_->fetch->bytes());
     batch_bytes_ = unstarted_->fetch->bytes() / unstarted_->batches.size();
     ahead_bytes_ += unstarted_->cost;
     ahead_.back() = std::move(unstarted_);
     ++shared_.counters.fetches;
-    if (cached_) ++shared_.counters.fetches_cached;
+    if (cached) ++shared_.counters.fetches_cached;
   }
   queues_.pump();
   return {};

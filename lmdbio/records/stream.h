@@ -97,6 +97,10 @@ class Stream final : public BatchStream {
   bool droppable(std::size_t kept) const noexcept;
   bool drop_newest(const Caller* waiting) noexcept;
 
+  /// After a fetch that did not come from the page cache, so many must do so before the next ones are
+  /// expected to.
+  static constexpr unsigned kCachedInARow = 16;
+
   Reader& reader_;
   Shared& shared_;
   const Sequence sequence_;
@@ -115,7 +119,9 @@ class Stream final : public BatchStream {
   Position plan_, give_;              ///< the next batch to plan, and the next one to return
   Position single_until_{};           ///< if singly_: batches before this position are read one by one
   bool singly_ = false;
-  bool cached_ = false;          ///< the last fetch came from the page cache
+  bool cached_ = false;  ///< records come from the page cache: read nothing ahead
+  /// Fetches in a row that came from the page cache.  As if there had been some before the first fetch.
+  unsigned cached_in_a_row_ = kCachedInARow;
   bool begun_ = false;           ///< a fetch was planned
   std::uint64_t scattered_ = 0;  ///< records of an epoch in a scattered order, until a fetch is planned
   bool zero_copy_;               ///< records in the page cache are lent, not copied

@@ -1,12 +1,15 @@
 // Most requests of a batch were only submitted when the program asked for the batch.  Nothing was read while
-// it computed.
+// it computed.  The same happened after each batch that came from the page cache.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <deque>
 #include <vector>
 
+#include "lmdbio/base/unique_fd.h"
 #include "tests/support/reader_db.h"
+#include "tests/support/reader_file.h"
 
 namespace lmdbio::records {
 namespace {
@@ -73,6 +76,43 @@ TEST(StreamDepth, AllRequestsOfTheNextBatchAreSubmittedBeforeItIsTaken) {
   }
   EXPECT_GE(submitted[0], 2 * kBatch);
   EXPECT_EQ(submitted[0], submitted[1]) << "the call for the second batch had to submit requests";
+}
+
+// Each second record is in the page cache.
+TEST(StreamDepth, ABatchFromThePageCacheDoesNotEndTheReadAhead) {
+  constexpr std::uint64_t kPage = testing::ReaderFile::kPage, kPages = 640, kBytes = kPages * kPage;
+  constexpr unsigned kValues = 8;  // so large that each fetch has one
+  const testing::ReaderFile file(kValues, kPages, {0});
+  file.drop_page_cache();
+  const UniqueFd fd(::open(file.path(), O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_RANDOM), 0);  // no read-ahead
+  std::vector<char> to(kBytes);
+  for (std::uint64_t i = 1; i < kValues; i += 2) {
+    const auto at = static_cast<off_t>(file.first_page(i) * kPage);
+    ASSERT_EQ(::pread(fd.get(), to.data(), kBytes, at), static_cast<ssize_t>(kBytes));
+  }
+  ASSERT_EQ(::pread(fd.get(), to.data(), kPage, static_cast<off_t>(file.leaf() * kPage)), ssize_t{kPage});
+  std::size_t taken = 0;
+  Source source = file.source();
+  source.make_engine = [&](const File& of, unsigned depth, EngineKind, const char**) {
+    return Result<std::unique_ptr<IoEngine>>(std::make_unique<LazyEngine>(of, depth, taken));
+  };
+  Reader reader(std::move(source), file.locations(), 64 * kMiB, testing::kAsResident);
+  Shared& shared = reader.shared();
+  const auto share = [&](std::uint64_t i) { return shared.resident({file.first_page(i) * kPage, kBytes}); };
+  if (share(1) != 1.0 || share(2) != 0.0) GTEST_SKIP() << "the file cannot be evicted";
+  const auto stream = testing::stream_of(reader, testing::order_of(LMDBIO_ORDER_SEQUENTIAL, 1, 1));
+  ASSERT_NE(stream, nullptr);
+  std::size_t submitted = 0;
+  for (unsigned i = 0; i < kValues; ++i) {
+    std::unique_ptr<Batch> batch;
+    std::string why;
+    ASSERT_TRUE(stream->next(batch, why).ok()) << why;
+    ASSERT_EQ(batch->records[0].ordinal, i);
+    if (i == 0) submitted = taken;
+  }
+  EXPECT_GE(shared.counters.fetches_cached, 1u);
+  EXPECT_EQ(submitted, taken) << "all records fit into what is read ahead";
 }
 
 }  // namespace
