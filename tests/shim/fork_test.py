@@ -108,6 +108,9 @@ class Inherited(shimtest.Case):
         shimtest.skip_under_tsan(self, "dies where a child of a process with threads makes one")
         self.each(["abandoned-handed"], self.silent, flags_of=[NOTLS, NOTLS_NOLOCK])
 
+    def test_abandoned_transaction_keeps_its_snapshot(self):
+        self.each(["abandoned-older"], self.silent, flags_of=[NOTLS_NOLOCK])
+
     def test_abandoned_transaction_is_overtaken(self):
         self.each(["abandoned-overtaken"], self.one_line("MDB_BAD_TXN"), flags_of=[NOTLS])
 

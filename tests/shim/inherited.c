@@ -556,6 +556,35 @@ static void abandoned_overtaken(void) {
   mdb_env_close(r.env);
 }
 
+// An old one, whose snapshot a commit has replaced, continues on this snapshot.
+static void abandoned_older(void) {
+  struct Turn writer, turn;
+  if (fork_turn(&writer)) {
+    await(writer.to_child[0]);
+    rewrite(1);
+    leave();
+  }
+  struct Reader r = open_reader(dir, flags);
+  end_reader(&r);
+  if (fork_turn(&turn)) {
+    close(writer.to_child[1]);
+    MDB_txn* const old = abandon(&r, 0);
+    const size_t id = mdb_txn_id(old);
+    hand(turn.to_parent[1]);
+    await(turn.to_child[0]);
+    for (unsigned i = 1; i < 40; ++i) CHECK(mdb_txn_id(abandon(&r, i)) == id + 1);
+    CHECK(mdb_txn_id(old) == id && get_some(old, r.dbi));
+    mdb_env_close(r.env);
+    leave();
+  }
+  await(turn.to_parent[0]);
+  hand(writer.to_child[1]);
+  reap(&writer);
+  hand(turn.to_child[1]);
+  reap(&turn);
+  mdb_env_close(r.env);
+}
+
 // -- forks while other threads are inside calls
 
 static atomic_int stop, rounds;
@@ -669,6 +698,8 @@ int main(int argc, char** argv) {
     abandoned_handed();
   else if (strcmp(what, "abandoned-overtaken") == 0)
     abandoned_overtaken();
+  else if (strcmp(what, "abandoned-older") == 0)
+    abandoned_older();
   else if (strncmp(what, "busy:", 5) == 0)
     busy(atoi(of));
   else
