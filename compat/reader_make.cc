@@ -183,8 +183,8 @@ Status make_reader(ReadTxn& t, MDB_dbi dbi, const lmdbio_reader_options& options
   if (const gather::Sources sources{source.image, source.served}; sources)
     source.make_engine = gather::cached_engines(sources, true);
 
-  // The environment outlives the reader.  Kept chunks are those of the whole file, of which a rank that
-  // shares the reading must not read all.
+  // The environment outlives the reader.  Kept chunks load the whole file, so a rank that reads a part of it
+  // does not use them.
   if (source.served != nullptr && part.of_file >= 1)
     if (std::shared_ptr<window::WindowFile> chunks = env.engine->file().window_file(source.pages);
         chunks != nullptr && chunks->has_page_cache())

@@ -514,38 +514,20 @@ static void abandoned_handed(void) {
   mdb_env_close(r.env);
 }
 
-// An old one is used after writers have changed its pages: an error, and no wrong record.
-static void abandoned_overtaken(void) {
+// Forks a child that calls `in_child`, and another process that commits `commits` times while the child waits
+// for its turn.
+static void beside_writer(unsigned commits, void (*in_child)(struct Reader*, struct Turn*)) {
   struct Turn writer, turn;
   if (fork_turn(&writer)) {
     await(writer.to_child[0]);
-    rewrite(4);
+    rewrite(commits);
     leave();
   }
   struct Reader r = open_reader(dir, flags);
   end_reader(&r);
   if (fork_turn(&turn)) {
-    enum { kKept = 22 };
-    MDB_txn* kept[kKept];
     close(writer.to_child[1]);
-    for (unsigned i = 0; i < kKept; ++i) {
-      if (i == 16) mdb_txn_abort(kept[0]);  // the next one takes its place in memory, and is not old
-      kept[i] = abandon(&r, 2 * i);
-    }
-    for (unsigned i = kKept - 4; i < kKept; ++i) mdb_txn_abort(kept[i]);
-    hand(turn.to_parent[1]);
-    await(turn.to_child[0]);
-    MDB_val key = text("k00007"), data;
-    mdb_txn_abort(kept[2]);  // which says nothing
-    CHECK(get_some(kept[16], r.dbi) && get_some(kept[kKept - 5], r.dbi));
-    CHECK(mdb_get(kept[1], r.dbi, &key, &data) == MDB_BAD_TXN);
-    mdb_txn_reset(kept[1]);
-    MUST(mdb_txn_renew(kept[1]));
-    CHECK(get_some(kept[1], r.dbi));
-    mdb_txn_abort(kept[1]);
-    begin_reader(&r);
-    CHECK(walk_on(r.cursor, 0, kRecords));
-    close_reader(&r);
+    in_child(&r, &turn);
     leave();
   }
   await(turn.to_parent[0]);
@@ -556,33 +538,42 @@ static void abandoned_overtaken(void) {
   mdb_env_close(r.env);
 }
 
+static void wait_for_commits(const struct Turn* turn) {
+  hand(turn->to_parent[1]);
+  await(turn->to_child[0]);
+}
+
+// An old one is used after writers have changed its pages: an error, and no wrong record.
+static void abandon_and_be_overtaken(struct Reader* r, struct Turn* turn) {
+  enum { kKept = 22 };
+  MDB_txn* kept[kKept];
+  for (unsigned i = 0; i < kKept; ++i) {
+    if (i == 16) mdb_txn_abort(kept[0]);  // the next one takes its place in memory, and is not old
+    kept[i] = abandon(r, 2 * i);
+  }
+  for (unsigned i = kKept - 4; i < kKept; ++i) mdb_txn_abort(kept[i]);
+  wait_for_commits(turn);
+  MDB_val key = text("k00007"), data;
+  mdb_txn_abort(kept[2]);  // which says nothing
+  CHECK(get_some(kept[16], r->dbi) && get_some(kept[kKept - 5], r->dbi));
+  CHECK(mdb_get(kept[1], r->dbi, &key, &data) == MDB_BAD_TXN);
+  mdb_txn_reset(kept[1]);
+  MUST(mdb_txn_renew(kept[1]));
+  CHECK(get_some(kept[1], r->dbi));
+  mdb_txn_abort(kept[1]);
+  begin_reader(r);
+  CHECK(walk_on(r->cursor, 0, kRecords));
+  close_reader(r);
+}
+
 // An old one, whose snapshot a commit has replaced, continues on this snapshot.
-static void abandoned_older(void) {
-  struct Turn writer, turn;
-  if (fork_turn(&writer)) {
-    await(writer.to_child[0]);
-    rewrite(1);
-    leave();
-  }
-  struct Reader r = open_reader(dir, flags);
-  end_reader(&r);
-  if (fork_turn(&turn)) {
-    close(writer.to_child[1]);
-    MDB_txn* const old = abandon(&r, 0);
-    const size_t id = mdb_txn_id(old);
-    hand(turn.to_parent[1]);
-    await(turn.to_child[0]);
-    for (unsigned i = 1; i < 40; ++i) CHECK(mdb_txn_id(abandon(&r, i)) == id + 1);
-    CHECK(mdb_txn_id(old) == id && get_some(old, r.dbi));
-    mdb_env_close(r.env);
-    leave();
-  }
-  await(turn.to_parent[0]);
-  hand(writer.to_child[1]);
-  reap(&writer);
-  hand(turn.to_child[1]);
-  reap(&turn);
-  mdb_env_close(r.env);
+static void abandon_and_go_on(struct Reader* r, struct Turn* turn) {
+  MDB_txn* const old = abandon(r, 0);
+  const size_t id = mdb_txn_id(old);
+  wait_for_commits(turn);
+  for (unsigned i = 1; i < 40; ++i) CHECK(mdb_txn_id(abandon(r, i)) == id + 1);
+  CHECK(mdb_txn_id(old) == id && get_some(old, r->dbi));
+  mdb_env_close(r->env);
 }
 
 // -- forks while other threads are inside calls
@@ -697,9 +688,9 @@ int main(int argc, char** argv) {
   else if (strcmp(what, "abandoned-handed") == 0)
     abandoned_handed();
   else if (strcmp(what, "abandoned-overtaken") == 0)
-    abandoned_overtaken();
+    beside_writer(4, abandon_and_be_overtaken);
   else if (strcmp(what, "abandoned-older") == 0)
-    abandoned_older();
+    beside_writer(1, abandon_and_go_on);
   else if (strncmp(what, "busy:", 5) == 0)
     busy(atoi(of));
   else
