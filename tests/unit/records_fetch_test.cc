@@ -1,4 +1,4 @@
-// Records that are read together: what is read for them, what is kept or copied, and what damage spoils.
+// Fetches: which pages they read, which ones they keep or copy, and which records a damaged page spoils.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
